@@ -1,0 +1,6 @@
+// Package verbs has the objects of libibverbs under their own names: device,
+// protection domain, memory region, completion queue and queue pair, with Go
+// errors and byte slices. Providers in the packages below implement them: shm, a
+// software device between processes of one host, and ibv, libibverbs itself.
+// Package verbstest checks any provider.
+package verbs
