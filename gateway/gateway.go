@@ -1,0 +1,223 @@
+package gateway
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"github.com/gofiber/fiber/v3"
+	"github.com/versity/versitygw/auth"
+	"github.com/versity/versitygw/backend"
+	"github.com/versity/versitygw/backend/s3proxy"
+	"github.com/versity/versitygw/s3api"
+	"github.com/versity/versitygw/s3api/middlewares"
+)
+
+// Limits of versitygw's own, as its command line sets them.
+const (
+	maxConnections = 250000
+	maxRequests    = 100000
+)
+
+// Gateway is an S3 server with the RC routes beside it. Serve it once; all
+// methods may be called concurrently.
+type Gateway struct {
+	opts Options
+	log  *slog.Logger
+	be   backend.Backend
+	iam  auth.IAMService
+	app  *fiber.App
+	cert *tls.Certificate
+
+	mu     sync.Mutex
+	ln     *trackedListener
+	closed bool
+
+	closeOnce sync.Once
+	closeErr  error
+}
+
+// New opens the backend and prepares the gateway for Serve. On success the
+// caller must Close it; the RDMA device stays the caller's.
+func New(o Options) (*Gateway, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	g := &Gateway{opts: o, log: o.Logger}
+	if o.CertFile != "" {
+		cert, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("certificate %s with key %s: %w", o.CertFile, o.KeyFile, err)
+		}
+		g.cert = &cert
+	}
+	if g.iam, err = openIAM(o); err != nil {
+		return nil, err
+	}
+	if err := g.open(); err != nil {
+		g.shutdownParts()
+		return nil, err
+	}
+	return g, nil
+}
+
+// open makes the parts of the gateway that shutdownParts closes.
+func (g *Gateway) open() error {
+	ctx := context.Background()
+	if err := g.openBackend(ctx); err != nil {
+		return err
+	}
+	for _, b := range g.opts.Buckets {
+		if err := g.ensureBucket(ctx, b); err != nil {
+			return fmt.Errorf("bucket %s: %w", b, err)
+		}
+	}
+	root := middlewares.RootUserConfig{Access: g.opts.AccessKey, Secret: g.opts.SecretKey}
+	opts := []s3api.Option{
+		s3api.WithConcurrencyLimiter(maxConnections, maxRequests),
+		s3api.WithKeepAlive(),
+		s3api.WithQuiet(),
+	}
+	if g.opts.ReadOnly {
+		opts = append(opts, s3api.WithReadOnly())
+	}
+	if g.opts.IAMDir != "" {
+		opts = append(opts, s3api.WithAdminServer())
+	}
+	srv, err := s3api.New(g.be, root, g.opts.Region, g.iam, nil, nil, nil, nil, opts...)
+	if err != nil {
+		return fmt.Errorf("S3 server: %w", err)
+	}
+	g.app, err = fiberApp(srv)
+	return err
+}
+
+func (g *Gateway) openBackend(ctx context.Context) error {
+	if g.opts.Backend == BackendS3 {
+		u := g.opts.Upstream
+		be, err := s3proxy.New(ctx, u.AccessKey, u.SecretKey, u.Endpoint, u.Region,
+			"", false, false, false, u.Insecure, true, false, false)
+		if err != nil {
+			return fmt.Errorf("backend endpoint %s: %w", u.Endpoint, err)
+		}
+		g.be = be
+		return nil
+	}
+	be, err := openPosix(g.opts)
+	if err != nil {
+		return err
+	}
+	g.be = &consistentReads{Backend: be, dir: be.dir}
+	return nil
+}
+
+// ensureBucket creates a bucket of root's unless there is one.
+func (g *Gateway) ensureBucket(ctx context.Context, name string) error {
+	if _, err := g.be.HeadBucket(ctx, &s3.HeadBucketInput{Bucket: &name}); err == nil {
+		return nil
+	}
+	owner := auth.Account{Access: g.opts.AccessKey, Role: auth.RoleAdmin}
+	acl, err := json.Marshal(auth.ACL{Owner: owner.Access})
+	if err != nil {
+		return err
+	}
+	//lint:ignore SA1029 versitygw's backends look the owner up under this name
+	ctx = context.WithValue(ctx, "bucket-owner", owner)
+	return g.be.CreateBucket(ctx, &s3.CreateBucketInput{
+		Bucket:                    &name,
+		ObjectOwnership:           types.ObjectOwnershipBucketOwnerEnforced,
+		CreateBucketConfiguration: &types.CreateBucketConfiguration{},
+	}, acl)
+}
+
+// Serve answers requests on ln until Close, and then returns nil. It takes ln
+// over.
+func (g *Gateway) Serve(ln net.Listener) error {
+	tl := newTrackedListener(ln)
+	g.mu.Lock()
+	closed, served := g.closed, g.ln != nil
+	if closed || served {
+		g.mu.Unlock()
+		ln.Close()
+		if closed {
+			return nil
+		}
+		return errors.New("gateway: served already")
+	}
+	g.ln = tl
+	g.mu.Unlock()
+
+	var serve net.Listener = tl
+	if g.cert != nil {
+		serve = tls.NewListener(tl, &tls.Config{
+			MinVersion:   tls.VersionTLS12,
+			Certificates: []tls.Certificate{*g.cert},
+		})
+	}
+	err := g.app.Listener(serve, fiber.ListenConfig{DisableStartupMessage: true})
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return nil
+	}
+	return err
+}
+
+// Addr is the address that the gateway is served on, nil before Serve.
+func (g *Gateway) Addr() net.Addr {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ln == nil {
+		return nil
+	}
+	return g.ln.Addr()
+}
+
+// URL is the endpoint for clients of a gateway on ln.
+func (g *Gateway) URL(ln net.Listener) string {
+	if g.cert != nil {
+		return "https://" + ln.Addr().String()
+	}
+	return "http://" + ln.Addr().String()
+}
+
+// Close ends the gateway: no more connections, requests under way may finish
+// until ctx ends and are cut off then. It reports ctx's error in that case.
+func (g *Gateway) Close(ctx context.Context) error {
+	g.closeOnce.Do(func() { g.closeErr = g.close(ctx) })
+	return g.closeErr
+}
+
+func (g *Gateway) close(ctx context.Context) error {
+	g.mu.Lock()
+	g.closed = true
+	ln := g.ln
+	g.mu.Unlock()
+	var err error
+	if ln != nil {
+		err = g.app.ShutdownWithContext(ctx)
+		ln.closeConns()
+		// Serve may not have got as far as to hand the listener on.
+		ln.Close()
+	}
+	g.shutdownParts()
+	return err
+}
+
+// shutdownParts closes what open made, in reverse order.
+func (g *Gateway) shutdownParts() {
+	if g.be != nil {
+		g.be.Shutdown()
+	}
+	if err := g.iam.Shutdown(); err != nil {
+		g.log.Warn("accounts did not shut down", slog.Any("err", err))
+	}
+}
