@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// Kinds of errors. Every error of this package that came from an answer or
-// a failed request wraps exactly one of them, or the caller's context error.
+// Kinds of errors. Every error of a Store or Upload method is an *Error that wraps
+// one of them, or context.Canceled. When the caller's context ended while retrying,
+// the error wraps the context's error besides the kind of the last failure.
 var (
 	ErrNotFound       = errors.New("no such object")
 	ErrNoBucket       = errors.New("no such bucket")
@@ -25,6 +26,9 @@ var (
 	ErrUnavailable    = errors.New("service unavailable")
 	ErrInvalidName    = errors.New("invalid name")
 	ErrUnsupported    = errors.New("not supported by the server")
+	ErrNoUpload       = errors.New("no such upload")
+	ErrNoSpace        = errors.New("no space left")
+	ErrRefused        = errors.New("request refused") // any other answer
 	ErrBadRange       = errors.New("range outside the object")
 	ErrBadAnswer      = errors.New("wrong answer")         // the server's answer contradicts the request; never believed
 	ErrRDMA           = errors.New("RDMA transfer failed") // mode require

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"time"
 
 	"s3rdmafs/verbs"
 )
@@ -49,13 +50,21 @@ func (s *Store) Uploads(ctx context.Context, bucket, prefix string) ([]UploadInf
 // AbortUpload ends an unfinished multipart upload; one that is not there is no error.
 func (s *Store) AbortUpload(ctx context.Context, bucket, key, id string) error { return errStub }
 
+// RDMAPutLimit is the largest object or part that one RDMA transfer can store,
+// in bytes; 0 when RDMA is not in use. Parts should not be larger while their
+// number allows.
+func (s *Store) RDMAPutLimit() int64 { return 0 }
+
 // Stats returns the counters so far.
 func (s *Store) Stats() Stats { return Stats{} }
 
 func (s *Store) Close() {}
 
 // UploadInfo is an unfinished multipart upload.
-type UploadInfo struct{ Key, ID string }
+type UploadInfo struct {
+	Key, ID string
+	Started time.Time
+}
 
 // Upload is one multipart upload.
 type Upload struct{}
