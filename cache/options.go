@@ -1,0 +1,89 @@
+package cache
+
+import (
+	"fmt"
+	"log/slog"
+	"math/bits"
+
+	"s3rdmafs/verbs"
+)
+
+const (
+	// MinSize is the smallest budget New accepts, in bytes.
+	MinSize = 1 << 20
+
+	unitSize    = 16 << 10 // granule of memory
+	minSlab     = 128 << 10
+	maxSlab     = 64 << 20
+	slabsWanted = 8
+
+	defaultBlockSize  = 4 << 20
+	defaultSmallBlock = 128 << 10
+	defaultReadAhead  = 32 << 20
+	firstWindow       = 1 << 20 // read-ahead window of a run just detected
+	wholeObject       = 2 << 20 // an object up to this is fetched at once by a first read at 0
+)
+
+// Options configure a Cache.
+type Options struct {
+	// Size is the hard budget in bytes for read blocks and write staging
+	// together, at least MinSize. It is rounded down to 16 KiB.
+	Size int64
+	// PD registers the memory. Nil leaves it unregistered: segments have no
+	// MR, and nothing is pinned.
+	PD verbs.PD
+	// MemlockLimit is how many bytes the process may pin; 0 means no limit.
+	// It is looked at only when PD is set.
+	MemlockLimit uint64
+	// Source fetches object bytes.
+	Source Source
+	// BlockSize is the largest read block, a power of two; default 4 MiB,
+	// cut to a slab.
+	BlockSize int64
+	// SmallBlock is the smallest fetch of an object that is larger, a power
+	// of two of at least 16 KiB; default 128 KiB, cut to BlockSize.
+	SmallBlock int64
+	// ReadAhead is the largest read-ahead window of one sequential run in
+	// bytes; default 32 MiB, negative means none.
+	ReadAhead int64
+	// Logger may be nil.
+	Logger *slog.Logger
+}
+
+// setDefaults completes o and returns the slab size.
+func (o *Options) setDefaults() (slabSize int, err error) {
+	if o.Source == nil {
+		return 0, fmt.Errorf("%w: no source", ErrInvalid)
+	}
+	if o.Size < MinSize {
+		return 0, fmt.Errorf("%w: size of %d bytes, need at least %d", ErrInvalid, o.Size, MinSize)
+	}
+	o.Size -= o.Size % unitSize
+	if o.PD != nil && o.MemlockLimit != 0 && uint64(o.Size) > o.MemlockLimit {
+		return 0, fmt.Errorf("cache of %d bytes exceeds the locked-memory limit of %d bytes (ulimit -l): %w",
+			o.Size, o.MemlockLimit, verbs.ErrMemlock)
+	}
+	if o.BlockSize == 0 {
+		o.BlockSize = defaultBlockSize
+	}
+	if o.SmallBlock == 0 {
+		o.SmallBlock = min(defaultSmallBlock, o.BlockSize)
+	}
+	if o.ReadAhead == 0 {
+		o.ReadAhead = defaultReadAhead
+	}
+	if !powerOfTwo(o.BlockSize) || !powerOfTwo(o.SmallBlock) || o.SmallBlock < unitSize || o.SmallBlock > o.BlockSize {
+		return 0, fmt.Errorf("%w: block sizes %d and %d are not powers of two in order, from %d up",
+			ErrInvalid, o.SmallBlock, o.BlockSize, unitSize)
+	}
+	slab := int64(1) << (bits.Len64(uint64(o.Size/slabsWanted)) - 1)
+	slab = min(max(slab, minSlab), maxSlab)
+	o.BlockSize = min(o.BlockSize, slab)
+	o.SmallBlock = min(o.SmallBlock, o.BlockSize)
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return int(slab), nil
+}
+
+func powerOfTwo(n int64) bool { return n > 0 && n&(n-1) == 0 }

@@ -1,0 +1,180 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+
+	"s3rdmafs/store"
+	"s3rdmafs/verbs"
+)
+
+// fakePD registers memory as a device with a limit would.
+type fakePD struct {
+	verbs.PD
+	limit int // bytes; 0: none
+
+	mu    sync.Mutex
+	next  uint32
+	bytes int
+	live  map[uint32]*fakeMR
+}
+
+type fakeMR struct {
+	pd  *fakePD
+	key uint32
+	buf []byte
+}
+
+func (p *fakePD) RegMR(mem *verbs.Memory, off, length int, access verbs.Access) (verbs.MR, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.limit != 0 && p.bytes+length > p.limit {
+		return nil, verbs.ErrMemlock
+	}
+	if access != verbs.AccessLocalWrite|verbs.AccessRemoteWrite {
+		return nil, verbs.ErrInvalid
+	}
+	p.next++
+	m := &fakeMR{pd: p, key: p.next, buf: mem.Bytes()[off : off+length]}
+	if p.live == nil {
+		p.live = map[uint32]*fakeMR{}
+	}
+	p.live[m.key] = m
+	p.bytes += length
+	return m, nil
+}
+
+func (p *fakePD) registered() (mrs, bytes int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.live), p.bytes
+}
+
+func (m *fakeMR) LKey() uint32  { return m.key }
+func (m *fakeMR) RKey() uint32  { return m.key }
+func (m *fakeMR) Addr() uint64  { return uint64(m.key) << 32 }
+func (m *fakeMR) Bytes() []byte { return m.buf }
+func (m *fakeMR) Close() error {
+	m.pd.mu.Lock()
+	defer m.pd.mu.Unlock()
+	if m.pd.live[m.key] != m {
+		return verbs.ErrClosed
+	}
+	delete(m.pd.live, m.key)
+	m.pd.bytes -= len(m.buf)
+	return nil
+}
+
+// mrSource checks each segment against the MR it names.
+type mrSource struct {
+	memSource
+	pd           *fakePD
+	unregistered int
+}
+
+func (m *mrSource) Read(ctx context.Context, r store.ReadRequest) (int, error) {
+	m.pd.mu.Lock()
+	if r.Dst.MR == nil {
+		m.unregistered++
+	} else if mr := m.pd.live[r.Dst.MR.RKey()]; mr == nil || &mr.buf[r.Dst.Off] != &r.Dst.Buf[0] {
+		m.pd.mu.Unlock()
+		return 0, errors.New("segment is not where its MR says")
+	}
+	m.pd.mu.Unlock()
+	return m.memSource.Read(ctx, r)
+}
+
+func TestSlabsAreRegisteredWhenNeeded(t *testing.T) {
+	pd := &fakePD{}
+	c := newCache(t, Options{Size: 8 << 20, PD: pd, Source: &mrSource{pd: pd}})
+	if mrs, bytes := pd.registered(); mrs != 1 || bytes != 1<<20 || c.Stats().Pinned != 1<<20 {
+		t.Errorf("at first: %d MRs, %d bytes, pinned %d", mrs, bytes, c.Stats().Pinned)
+	}
+	s := openStream(t, c, key("x", "e", 100<<20))
+	for off := int64(0); off < 20<<20; off += 128 << 10 {
+		wantBytes(t, s, off, 128<<10)
+	}
+	if mrs, bytes := pd.registered(); mrs != 8 || int64(bytes) != c.Stats().Pinned || bytes != 8<<20 {
+		t.Errorf("when full: %d MRs, %d bytes, pinned %d", mrs, bytes, c.Stats().Pinned)
+	}
+	t.Cleanup(func() {
+		closeEmpty(t, c)
+		if mrs, bytes := pd.registered(); mrs != 0 || bytes != 0 {
+			t.Errorf("after Close %d MRs, %d bytes", mrs, bytes)
+		}
+	})
+}
+
+func TestRKeyIsRetiredAfterAFailedTransfer(t *testing.T) {
+	pd := &fakePD{}
+	boom := errors.New("boom")
+	src := &mrSource{pd: pd}
+	fail := true
+	src.hook = func(context.Context, store.ReadRequest) error {
+		if fail {
+			return boom
+		}
+		return nil
+	}
+	c := newCache(t, Options{Size: 8 << 20, PD: pd, Source: src})
+	s := openStream(t, c, key("x", "e", 1000))
+	if err := checkRead(t.Context(), s, 0, 10); !errors.Is(err, boom) {
+		t.Fatal(err)
+	}
+	fail = false
+	wantBytes(t, s, 0, 1000)
+	src.mu.Lock()
+	first, second := src.reads[0].Dst, src.reads[1].Dst
+	src.mu.Unlock()
+	if &first.Buf[0] != &second.Buf[0] {
+		t.Fatal("the test needs the same memory twice")
+	}
+	if first.MR.RKey() == second.MR.RKey() {
+		t.Error("the rkey of a failed transfer was used again for empty memory")
+	}
+	if c.Stats().Pinned != 1<<20 {
+		t.Errorf("%d bytes pinned", c.Stats().Pinned)
+	}
+}
+
+func TestRetiredSlabKeepsItsMRWhileInUse(t *testing.T) {
+	pd := &fakePD{}
+	boom := errors.New("boom")
+	src := &mrSource{pd: pd}
+	src.hook = func(_ context.Context, r store.ReadRequest) error {
+		if r.Key == "bad" {
+			return boom
+		}
+		return nil
+	}
+	c := newCache(t, Options{Size: 8 << 20, PD: pd, Source: src})
+	good := openStream(t, c, key("good", "e", 1000))
+	wantBytes(t, good, 0, 10)
+	checkRead(t.Context(), openStream(t, c, key("bad", "e", 1000)), 0, 10)
+	wantBytes(t, good, 0, 10)
+	wantBytes(t, openStream(t, c, key("next", "e", 1000)), 0, 10)
+	src.mu.Lock()
+	defer src.mu.Unlock()
+	if src.reads[2].Dst.MR.RKey() == src.reads[0].Dst.MR.RKey() {
+		t.Error("a retired slab was used although another had room")
+	}
+}
+
+func TestMemlockAtStartIsAnError(t *testing.T) {
+	if _, err := New(Options{Size: 8 << 20, PD: &fakePD{limit: 1000}, Source: &memSource{}}); !errors.Is(err, verbs.ErrMemlock) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestRefusedRegistrationLeavesMemoryUnregistered(t *testing.T) {
+	pd := &fakePD{limit: 2 << 20}
+	src := &mrSource{pd: pd}
+	c := newCache(t, Options{Size: 8 << 20, PD: pd, Source: src})
+	s := openStream(t, c, key("x", "e", 6<<20))
+	wantBytes(t, s, 0, 6<<20)
+	if src.unregistered == 0 || c.Stats().RegistrationErrors == 0 || c.Stats().Pinned != 2<<20 {
+		t.Errorf("%d unregistered segments, stats %+v", src.unregistered, c.Stats())
+	}
+}
