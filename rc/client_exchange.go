@@ -1,0 +1,271 @@
+package rc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"s3rdmafs/token"
+	"s3rdmafs/verbs"
+)
+
+const (
+	// completionLag is how long a completion may come after FINAL (section 12.6).
+	completionLag = 2 * time.Second
+	// settleTime is how long an answer is waited for after a PUT's write failed: it
+	// can tell that nothing was stored.
+	settleTime = time.Second
+)
+
+// exchange is the part of a transfer from READY, or NEXT, to FINAL: completion
+// and answer are awaited concurrently.
+type exchange struct {
+	c      *Client
+	link   *link
+	t      *transfer
+	cookie uint32
+	path   string
+	header http.Header
+	kept   bool
+	atOnce bool          // PUT: the server is in RTS already
+	grace  time.Duration // PUT: else wait so long after the request was written
+
+	posted    bool // PUT: the write
+	postedAt  time.Time
+	sent      bool // the request may have left
+	completed bool
+	final     *token.Final
+}
+
+type reply struct {
+	answer answer
+	sent   bool
+	err    error
+}
+
+// run returns FINAL, or a failure after steps 1 and 2 of section 14.3: the
+// QP is drained and the connection of an unanswered request closed.
+func (x *exchange) run(ctx context.Context) (token.Final, *failure) {
+	reqCtx, closeConn := context.WithCancel(context.WithoutCancel(ctx))
+	defer closeConn()
+	wrote := make(chan struct{}, 1)
+	replies := make(chan reply, 1)
+	if x.t.op == OpPut && x.atOnce {
+		if fail := x.write(); fail != nil {
+			x.c.drain(x.link)
+			return token.Final{}, fail
+		}
+	}
+	go func() {
+		a, sent, err := x.c.control.post(reqCtx, x.link.peer, x.path, x.header, func() {
+			select {
+			case wrote <- struct{}{}:
+			default:
+			}
+		})
+		replies <- reply{a, sent, err}
+	}()
+	x.sent = true // until the reply tells otherwise
+
+	fail, answered := x.wait(ctx, wrote, replies)
+	if fail == nil {
+		return *x.final, nil
+	}
+	x.c.drain(x.link)
+	if !answered {
+		// Without the data a PUT cannot succeed any more, so an answer that is on its way
+		// settles what the completion left open.
+		if x.posted && fail.cause == causeCompletion {
+			select {
+			case r := <-replies:
+				answered = true
+				x.settle(fail, r)
+			case <-time.After(settleTime):
+			}
+		}
+		closeConn()
+		if !answered {
+			r := <-replies
+			x.sent = r.sent
+		}
+	}
+	fail.kept = x.kept
+	fail.moved = x.completed
+	if x.t.op == OpPut && x.posted && x.sent {
+		fail.maybeStored = x.maybeStored(fail)
+	}
+	if fail.phase == PhaseReady && x.completed {
+		fail.phase = PhaseFinal
+	}
+	return token.Final{}, fail
+}
+
+// maybeStored reports whether a PUT whose data and request may both have arrived
+// can have been stored despite the failure.
+func (x *exchange) maybeStored(fail *failure) bool {
+	if fail.cause != causeAnswer {
+		return !errors.Is(fail.err, errRejected)
+	}
+	// The servers' own 5xx exclude it, those of a proxy in between do not.
+	a := fail.answer
+	return x.completed && a.code == "" && (a.status == http.StatusBadGateway || a.status == http.StatusGatewayTimeout)
+}
+
+// settle lets an error answer decide after a failed write.
+func (x *exchange) settle(fail *failure, r reply) {
+	x.sent = r.sent
+	if r.err == nil && r.answer.status >= 400 {
+		fail.cause, fail.answer = causeAnswer, &r.answer
+	}
+}
+
+// wait runs until both the completion and FINAL are good, or something is not.
+func (x *exchange) wait(ctx context.Context, wrote <-chan struct{}, replies <-chan reply) (fail *failure, answered bool) {
+	deadline := time.NewTimer(time.Until(x.t.deadline))
+	defer deadline.Stop()
+	var grace, lag <-chan time.Time
+	for !x.completed || x.final == nil {
+		select {
+		case <-wrote:
+			if x.t.op == OpPut && !x.posted && grace == nil {
+				grace = time.After(x.grace)
+			}
+		case <-grace:
+			grace = nil
+			if fail := x.write(); fail != nil {
+				return fail, answered
+			}
+		case wc := <-x.link.conn.Completions():
+			if fail := x.complete(wc); fail != nil {
+				return fail, answered
+			}
+			if x.t.op == OpPut {
+				deadline.Reset(x.c.o.Timeouts.Final)
+			}
+		case r := <-replies:
+			answered = true
+			x.sent = r.sent
+			if fail := x.answer(r); fail != nil {
+				return fail, true
+			}
+			lag = time.After(completionLag)
+		case <-lag:
+			return &failure{phase: PhaseData, cause: causeMalformed,
+				err: fmt.Errorf("%w: FINAL without completion", ErrProtocol)}, answered
+		case <-deadline.C:
+			return &failure{phase: x.waitingFor(), cause: causeDeadline, err: ErrDeadline}, answered
+		case <-ctx.Done():
+			return &failure{phase: x.waitingFor(), cause: causeCaller, err: context.Cause(ctx)}, answered
+		}
+	}
+	if x.final.HasCRC64 && token.CRC64NVME(x.t.seg.Buf[:x.final.Bytes]) != x.final.CRC64 {
+		return &failure{phase: PhaseFinal, cause: causeChecksum, err: ErrChecksum}, answered
+	}
+	return nil, answered
+}
+
+func (x *exchange) waitingFor() Phase {
+	if x.completed {
+		return PhaseFinal
+	}
+	return PhaseData
+}
+
+// write posts a PUT's one work request.
+func (x *exchange) write() *failure {
+	x.postedAt = time.Now()
+	err := x.link.conn.PostSend(verbs.SendWR{
+		ID:         uint64(x.cookie),
+		Opcode:     verbs.OpWriteWithImm,
+		SGEs:       []verbs.SGE{x.t.seg.SGE()},
+		RemoteAddr: x.link.mrAddr,
+		RKey:       x.link.mrRKey,
+		Imm:        x.cookie,
+		Signaled:   true,
+	})
+	if err != nil {
+		return &failure{phase: PhaseData, cause: causeLocal, err: fmt.Errorf("post write: %w", err)}
+	}
+	x.posted = true
+	return nil
+}
+
+// errRejected marks a write that the peer's QP refused: it has not all the data.
+var errRejected = errors.New("refused by the peer's queue pair")
+
+// complete judges a completion (sections 12.5 and 12.6).
+func (x *exchange) complete(wc verbs.WC) *failure {
+	bad := func(err error) *failure {
+		return &failure{phase: PhaseData, cause: causeCompletion, err: err}
+	}
+	if wc.Status != verbs.WCSuccess {
+		switch wc.Status {
+		case verbs.WCRetryExcErr:
+			if !x.atOnce && x.t.op == OpPut {
+				x.c.ep.writeRetriesExceeded()
+			}
+		case verbs.WCRemAccessErr, verbs.WCRemInvReqErr, verbs.WCRemOpErr:
+			return bad(fmt.Errorf("%w: %s: %w", ErrCompletion, wc.Status, errRejected))
+		}
+		return bad(fmt.Errorf("%w: %s", ErrCompletion, wc.Status))
+	}
+	if x.completed || wc.ID != uint64(x.cookie) {
+		x.c.counts.mismatch()
+		return bad(ErrCookie)
+	}
+	switch x.t.op {
+	case OpGet:
+		switch {
+		case wc.Opcode != verbs.WCRecvRDMAWithImm || wc.Flags&verbs.WCFlagWithImm == 0:
+			return bad(fmt.Errorf("%w: completion without immediate", ErrProtocol))
+		case wc.Imm != x.cookie:
+			x.c.counts.mismatch()
+			return bad(ErrCookie)
+		case int64(wc.ByteLen) > x.t.size():
+			return bad(fmt.Errorf("%w: more bytes than asked for", ErrProtocol))
+		}
+	case OpPut:
+		if wc.Opcode != verbs.WCRDMAWrite {
+			return bad(fmt.Errorf("%w: completion of another work request", ErrProtocol))
+		}
+		if !x.atOnce {
+			x.c.ep.wrote(x.t.size(), time.Since(x.postedAt))
+		}
+	}
+	x.completed = true
+	return nil
+}
+
+// answer judges the answer to READY or NEXT.
+func (x *exchange) answer(r reply) *failure {
+	if r.err != nil {
+		return &failure{phase: PhaseReady, cause: causeNoAnswer, err: r.err}
+	}
+	a := r.answer
+	if a.status < 200 || a.status > 299 {
+		return &failure{phase: PhaseReady, cause: causeAnswer, answer: &a}
+	}
+	bad := func(err error) *failure {
+		return &failure{phase: PhaseFinal, cause: causeMalformed, err: fmt.Errorf("%w: %w", ErrProtocol, err)}
+	}
+	f, err := token.ParseFinal(a.header)
+	switch {
+	case a.status != http.StatusOK && !(a.status == http.StatusNoContent && x.t.op == OpPut):
+		return bad(fmt.Errorf("status %d", a.status))
+	case err != nil:
+		return bad(err)
+	case f.Cookie != x.cookie:
+		x.c.counts.mismatch()
+		return bad(ErrCookie)
+	case f.Bytes > x.t.size():
+		return bad(errors.New("more bytes than asked for"))
+	case x.t.op == OpPut && f.Bytes != x.t.size():
+		return bad(errors.New("fewer bytes stored than sent"))
+	case x.t.op == OpPut && !x.posted:
+		return bad(errors.New("success before the data was sent"))
+	}
+	x.final = &f
+	return nil
+}

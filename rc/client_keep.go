@@ -1,0 +1,217 @@
+package rc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"s3rdmafs/token"
+	"s3rdmafs/verbs"
+)
+
+// minCapacity is the smallest capacity asked for, so that transfers of all small
+// sizes share kept sessions.
+const minCapacity = 1 << 20
+
+// keptSession is a kept session (doc/PROTOCOL.md section 5). It belongs to one
+// transfer, or to the idle list.
+type keptSession struct {
+	link     *link
+	capacity int64 // bytes
+	seq      uint32
+	cookie   uint32      // of the last transfer
+	expiry   *time.Timer // while idle
+}
+
+// capacityFor is the capacity to open a session with for a transfer of size bytes.
+func (c *Client) capacityFor(op Op, size int64) int64 {
+	capacity := int64(minCapacity)
+	for capacity < size {
+		capacity *= 2
+	}
+	return max(size, min(capacity, c.MaxTransfer(op)))
+}
+
+// takeKept returns an idle session of the same principal, the smallest that fits
+// and of those the most recently used; nil if there is none.
+func (c *Client) takeKept(creds token.Credentials, size int64) *keptSession {
+	c.keptMu.Lock()
+	defer c.keptMu.Unlock()
+	best := -1
+	for i, s := range c.idle {
+		if s.link.peer.creds == creds && s.capacity >= size && (best < 0 || s.capacity <= c.idle[best].capacity) {
+			best = i
+		}
+	}
+	if best < 0 {
+		return nil
+	}
+	s := c.idle[best]
+	c.idle = append(c.idle[:best], c.idle[best+1:]...)
+	s.expiry.Stop()
+	return s
+}
+
+// openKept makes a kept session. It returns nil and no failure when the endpoint
+// takes the transfer in an ordinary session only.
+func (c *Client) openKept(ctx context.Context, creds token.Credentials, t *transfer) (*keptSession, *failure, error) {
+	if !c.reserveKept() {
+		return nil, nil, nil
+	}
+	capacity := c.capacityFor(t.op, t.size())
+	l, fail, unsafe := c.connect(ctx, t, creds, token.PrepareRequest{
+		Op: t.op, Target: t.target, Size: capacity, Keep: true,
+	})
+	if fail == nil && unsafe == nil && l.keep > 0 {
+		c.counts.opened()
+		return &keptSession{link: l, capacity: capacity}, nil, nil
+	}
+	c.unreserveKept()
+	if unsafe != nil {
+		return nil, fail, unsafe
+	}
+	if fail != nil {
+		if fail.cause != causeAnswer {
+			return nil, fail, nil
+		}
+		switch fail.answer.status {
+		case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound,
+			http.StatusTooManyRequests, http.StatusServiceUnavailable:
+			return nil, fail, nil
+		}
+		c.ep.noKeep(fmt.Sprintf("status %d %s", fail.answer.status, fail.answer.code))
+		return nil, nil, nil
+	}
+	c.drain(l)
+	c.cancel(l)
+	c.ep.noKeep("the endpoint opened an ordinary session")
+	return nil, nil, l.release(c)
+}
+
+// reserveKept makes room for one more kept session among the sessions of this
+// client, if need be by ending the idle one that was unused for longest.
+func (c *Client) reserveKept() bool {
+	c.keptMu.Lock()
+	if c.closed {
+		c.keptMu.Unlock()
+		return false
+	}
+	if c.open < c.o.Sessions {
+		c.open++
+		c.keptMu.Unlock()
+		return true
+	}
+	if len(c.idle) == 0 {
+		c.keptMu.Unlock()
+		return false
+	}
+	oldest := c.idle[0]
+	c.idle = c.idle[1:]
+	oldest.expiry.Stop()
+	c.open++ // the oldest one's place is given back when it has ended
+	c.ending.Add(1)
+	c.keptMu.Unlock()
+	c.end(oldest)
+	return true
+}
+
+func (c *Client) unreserveKept() {
+	c.keptMu.Lock()
+	defer c.keptMu.Unlock()
+	c.open--
+}
+
+// next runs a transfer in a kept session: one round trip. After a failure the
+// session is gone.
+func (c *Client) next(ctx context.Context, s *keptSession, t *transfer) (f token.Final, fail *failure, unsafe error) {
+	lose := func(fail *failure) (token.Final, *failure, error) {
+		fail.kept = true
+		c.drain(s.link)
+		c.cancel(s.link)
+		c.unreserveKept()
+		return token.Final{}, fail, s.link.release(c)
+	}
+	// Nothing is outstanding in an idle session, so any completion is foreign.
+	select {
+	case wc := <-s.link.conn.Completions():
+		return lose(&failure{phase: PhaseReady, cause: causeCompletion,
+			err: fmt.Errorf("%w: %s in an idle session", ErrCompletion, wc.Status)})
+	default:
+	}
+	s.seq++
+	cookie := newCookie()
+	for cookie == s.cookie {
+		cookie = newCookie()
+	}
+	s.cookie = cookie
+	r := token.NextRequest{
+		Session: s.link.session, Seq: s.seq, Cookie: cookie,
+		Op: t.op, Target: t.target, Size: t.size(), Offset: t.offset, Extras: t.extras,
+	}
+	if t.op == OpGet {
+		r.MRAddr, r.MRRKey = t.seg.Addr(), t.seg.MR.RKey()
+		if err := s.link.conn.PostRecv(verbs.RecvWR{ID: uint64(cookie)}); err != nil {
+			return lose(&failure{phase: PhaseReady, cause: causeCompletion, err: fmt.Errorf("post receive: %w", err)})
+		}
+	}
+	x := &exchange{c: c, link: s.link, t: t, cookie: cookie, path: token.PathNext, header: r.Header(), kept: true, atOnce: true}
+	f, fail = x.run(ctx)
+	if fail != nil {
+		if errors.Is(fail.err, ErrCookie) {
+			fail.err = fmt.Errorf("kept session: %w", fail.err)
+		}
+		return lose(fail)
+	}
+	c.counts.keptTransfer()
+	c.idleAgain(s)
+	return f, nil, nil
+}
+
+// idleAgain puts a session that ended its transfer well on the idle list.
+func (c *Client) idleAgain(s *keptSession) {
+	hold := min(c.o.KeepIdle, s.link.keep*3/4)
+	c.keptMu.Lock()
+	if c.closed || s.seq == 1<<32-1 {
+		c.ending.Add(1)
+		c.keptMu.Unlock()
+		go c.end(s)
+		return
+	}
+	s.expiry = time.AfterFunc(hold, func() { c.expire(s) })
+	c.idle = append(c.idle, s)
+	c.keptMu.Unlock()
+}
+
+// expire ends a session that was idle for too long, unless a transfer just took it.
+func (c *Client) expire(s *keptSession) {
+	c.keptMu.Lock()
+	for i, other := range c.idle {
+		if other == s {
+			c.idle = append(c.idle[:i], c.idle[i+1:]...)
+			c.ending.Add(1)
+			c.keptMu.Unlock()
+			c.end(s)
+			return
+		}
+	}
+	c.keptMu.Unlock()
+}
+
+func (c *Client) endInBackground(s *keptSession) {
+	s.expiry.Stop()
+	c.ending.Add(1)
+	go c.end(s)
+}
+
+// end gives an idle session up. No memory of a transfer is bound to it.
+func (c *Client) end(s *keptSession) {
+	defer c.ending.Done()
+	c.drain(s.link)
+	c.cancel(s.link)
+	if err := s.link.release(c); err != nil {
+		c.log.Error("queue pair of an idle session not destroyed", "err", err)
+	}
+	c.unreserveKept()
+}
