@@ -1,8 +1,13 @@
 package rc
 
 import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
+	"sync"
 	"time"
 
 	"s3rdmafs/token"
@@ -65,15 +70,114 @@ type Response struct {
 // serverCapabilities are the extensions that every Server has.
 const serverCapabilities = token.CapMP | token.CapEP | token.CapBig | token.CapCond | token.CapCRC | token.CapKeep | token.CapMeta
 
-// ServerStats is a snapshot of a Server.
-type ServerStats struct {
-	Sessions     int   // open, of all kinds
-	KeptSessions int   // of them kept ones
-	StagingBytes int64 // registered now, in use or idle
-	StagingInUse int64
-	Quarantined  int64 // bytes that stay out of use because a QP could not be drained
+// cancelGrace is what a data phase still gets after CANCEL: its client has
+// stopped, only what is on its way already may arrive.
+const cancelGrace = 2 * time.Second
 
-	Prepared, Got, Put, Failed uint64 // sessions and transfers so far
-	BytesGot, BytesPut         uint64
-	Refused                    uint64 // requests answered with an error before any data moved
+// teardownBudget bounds the draining of one QP; after it the QP is destroyed.
+const teardownBudget = 5 * time.Second
+
+// Server is the gateway's side of hipobj-rc-v2. All methods may be called
+// concurrently. The pool, domain and device stay the caller's; they must outlive
+// Close.
+type Server struct {
+	o       ServerOptions
+	log     *slog.Logger
+	staging *stagingPool
+	count   serverCounters
+
+	// work counts requests and teardowns; added to under mu while not closing, or
+	// by work that is itself counted.
+	work  sync.WaitGroup
+	abort chan struct{} // closed when Close no longer waits for data phases
+
+	mu        sync.Mutex
+	closing   bool
+	sessions  map[string]*session
+	usage     map[string]*usage // by principal
+	reserved  int               // sessions of all principals, being created ones too
+	transfers int               // data phases that run
+}
+
+// NewServer checks o and prepares a server; it starts nothing.
+func NewServer(o ServerOptions) (*Server, error) {
+	if o.Pool == nil || o.PD == nil || o.Objects == nil || o.GID.IsZero() {
+		return nil, errors.New("rc: server needs Pool, PD, Objects and GID")
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	o.Port = cmp.Or(o.Port, 1)
+	o.MTU = cmp.Or(o.MTU, verbs.MTU4096)
+	o.Sessions = cmp.Or(o.Sessions, 1024)
+	o.SessionsPerPrincipal = cmp.Or(o.SessionsPerPrincipal, 64)
+	o.StagingBytes = cmp.Or(o.StagingBytes, 1<<30)
+	o.StagingPerPrincipal = cmp.Or(o.StagingPerPrincipal, o.StagingBytes)
+	o.MaxTransfer = min(cmp.Or(o.MaxTransfer, 64<<20), token.MaxSize, o.StagingBytes, o.StagingPerPrincipal)
+	o.PrepareTimeout = cmp.Or(o.PrepareTimeout, 30*time.Second)
+	o.ExecTimeout = cmp.Or(o.ExecTimeout, 30*time.Second)
+	o.ExecRate = cmp.Or(o.ExecRate, 100_000_000)
+	o.KeepIdle = cmp.Or(o.KeepIdle, time.Minute)
+	if o.MaxTransfer <= 0 || o.ExecRate <= 0 || o.KeepIdle < time.Second {
+		return nil, errors.New("rc: server limits out of range")
+	}
+	o.KeepIdle = o.KeepIdle.Truncate(time.Second)
+	return &Server{
+		o:        o,
+		log:      o.Logger,
+		staging:  newStagingPool(o.PD, o.StagingBytes, o.MaxTransfer),
+		abort:    make(chan struct{}),
+		sessions: make(map[string]*session),
+		usage:    make(map[string]*usage),
+	}, nil
+}
+
+// begin admits a request; the caller must call work.Done.
+func (s *Server) begin() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return false
+	}
+	s.work.Add(1)
+	return true
+}
+
+// Close refuses new requests, ends the sessions that wait, and lets running
+// transfers end until ctx is done; then it breaks data phases off. An error means
+// that some work did not end or memory had to be left registered; then the pool
+// and PD must not be closed.
+func (s *Server) Close(ctx context.Context) error {
+	s.mu.Lock()
+	if s.closing {
+		s.mu.Unlock()
+		return ErrClosed
+	}
+	s.closing = true
+	var waiting []*session
+	for _, sess := range s.sessions {
+		if s.endWaiting(sess) {
+			waiting = append(waiting, sess)
+		}
+	}
+	s.mu.Unlock()
+	done := make(chan struct{})
+	go func() {
+		for _, sess := range waiting {
+			s.teardown(sess, false)
+		}
+		s.work.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		close(s.abort)
+		select {
+		case <-done:
+		case <-time.After(2 * teardownBudget):
+			return fmt.Errorf("rc: sessions did not end: %w", context.Cause(ctx))
+		}
+	}
+	return s.staging.close()
 }

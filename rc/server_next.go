@@ -1,0 +1,123 @@
+package rc
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"s3rdmafs/token"
+	"s3rdmafs/verbs"
+)
+
+// Next answers NEXT, one transfer of a kept session (doc/PROTOCOL.md, section 5).
+// What Ready says of ctx holds here too.
+func (s *Server) Next(ctx context.Context, r Request) Response {
+	if !s.begin() {
+		return s.answer(ctx, r, "next", nil, errShuttingDown)
+	}
+	defer s.work.Done()
+	h, err := s.next(ctx, r)
+	return s.answer(ctx, r, "next", h, err)
+}
+
+func (s *Server) next(ctx context.Context, r Request) (http.Header, error) {
+	if !token.CheckProtocol(r.Header) {
+		return nil, notProtocol()
+	}
+	p, err := r.Authenticate()
+	if err != nil {
+		return nil, err
+	}
+	req, err := token.ParseNextRequest(r.Header)
+	if err != nil {
+		return nil, err
+	}
+	sess, last, err := s.claimNext(p, req)
+	if err != nil {
+		return nil, err
+	}
+	j := &job{
+		principal: p, op: req.Op, target: req.Target, size: req.Size, offset: req.Offset,
+		cookie: req.Cookie, addr: req.MRAddr, rkey: req.MRRKey, extras: req.Extras,
+	}
+	h, err := s.nextTransfer(ctx, sess, j, last)
+	if err != nil {
+		s.log.Debug("rdma transfer failed", sess.logAttrs(), "err", err)
+		s.mu.Lock()
+		s.transfers--
+		s.forget(sess)
+		s.mu.Unlock()
+		// Before the answer, so that a client that has it knows that no write is
+		// on its way.
+		s.teardown(sess, false)
+		return nil, err
+	}
+	// The object is stored: not being able to go on ends the session, but is no
+	// reason to call the transfer failed.
+	goOn := true
+	if req.Op == OpPut {
+		if err := sess.conn.PostRecv(verbs.RecvWR{ID: wrRecv}); err != nil {
+			s.log.Warn("post receive of a kept session", "err", err)
+			goOn = false
+		}
+	}
+	s.mu.Lock()
+	s.transfers--
+	if goOn = goOn && !sess.isCanceled && !s.closing; goOn {
+		sess.idleSince = time.Now()
+		s.wait(sess, stateIdle, s.o.KeepIdle)
+	} else {
+		s.forget(sess)
+	}
+	s.mu.Unlock()
+	if !goOn {
+		s.teardownLater(sess)
+	}
+	return h, nil
+}
+
+// claimNext makes the checks whose failure leaves the session as it is. It
+// returns the cookie of the transfer before.
+func (s *Server) claimNext(p Principal, req token.NextRequest) (*session, uint32, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sess, err := s.find(req.Session, p.ID)
+	if err != nil {
+		return nil, 0, err
+	}
+	switch {
+	case !sess.kept:
+		return nil, 0, errNoSession
+	case sess.state != stateIdle:
+		return nil, 0, errConflict
+	case uint64(req.Seq) != uint64(sess.seq)+1:
+		return nil, 0, errSequence
+	}
+	if err := s.claim(sess); err != nil {
+		return nil, 0, err
+	}
+	last := sess.lastCookie
+	sess.seq, sess.lastCookie = req.Seq, req.Cookie
+	return sess, last, nil
+}
+
+func (s *Server) nextTransfer(ctx context.Context, sess *session, j *job, lastCookie uint32) (http.Header, error) {
+	if j.size > sess.size {
+		return nil, errTooLarge
+	}
+	if j.cookie == lastCookie {
+		return nil, badRequest(token.HeaderCookie + ": that of the transfer before")
+	}
+	if err := s.o.Objects.Authorize(ctx, j.principal, j.op, j.target); err != nil {
+		return nil, err
+	}
+	if !servable(j.op, j.target) {
+		return nil, ErrUseHTTP
+	}
+	if j.op == OpGet {
+		if err := s.load(ctx, sess, j); err != nil {
+			return nil, err
+		}
+	}
+	return s.run(ctx, sess, j)
+}

@@ -1,0 +1,239 @@
+package rc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"s3rdmafs/token"
+	"s3rdmafs/verbs"
+)
+
+// qpWait is how long PREPARE waits for a QP when all are out.
+const qpWait = time.Second
+
+// Work request IDs of a session's QP.
+const (
+	wrWrite = 1
+	wrRecv  = 2
+)
+
+// Prepare answers PREPARE (section 7).
+func (s *Server) Prepare(ctx context.Context, r Request) Response {
+	if !s.begin() {
+		return s.answer(ctx, r, "prepare", nil, errShuttingDown)
+	}
+	defer s.work.Done()
+	h, err := s.prepare(ctx, r)
+	return s.answer(ctx, r, "prepare", h, err)
+}
+
+func (s *Server) prepare(ctx context.Context, r Request) (http.Header, error) {
+	if !token.CheckProtocol(r.Header) {
+		return nil, ErrUseHTTP
+	}
+	p, err := r.Authenticate()
+	if err != nil {
+		return nil, err
+	}
+	req, err := token.ParsePrepareRequest(r.Header)
+	if err != nil {
+		return nil, err
+	}
+	if req.Size > token.MaxSize {
+		return nil, errTooLarge
+	}
+	if err := s.o.Objects.Authorize(ctx, p, req.Op, req.Target); err != nil {
+		return nil, err
+	}
+	if !servable(req.Op, req.Target) {
+		return nil, ErrUseHTTP
+	}
+	if req.Size > s.o.MaxTransfer {
+		return nil, errTooLarge
+	}
+	sess := &session{
+		principal: p.ID,
+		op:        req.Op,
+		target:    req.Target,
+		peer:      req.Token,
+		peerPSN:   req.PSN,
+		size:      req.Size,
+		kept:      req.Keep,
+		canceled:  make(chan struct{}),
+		job:       job{principal: p, op: req.Op, target: req.Target, size: req.Size, offset: req.Offset, cookie: req.Cookie, extras: req.Extras},
+	}
+	if err := s.reserve(p.ID, req.Size); err != nil {
+		return nil, err
+	}
+	if err := s.create(ctx, sess); err != nil {
+		s.teardown(sess, true)
+		return nil, err
+	}
+	// The answer is made before the session is public: from then on it may end
+	// at any time.
+	sess.id = newSessionID()
+	h := s.prepareHeader(sess)
+	s.mu.Lock()
+	if s.closing {
+		s.mu.Unlock()
+		s.teardown(sess, true)
+		return nil, errShuttingDown
+	}
+	s.sessions[sess.id] = sess
+	if sess.kept {
+		sess.idleSince = time.Now()
+		s.wait(sess, stateIdle, s.o.KeepIdle)
+	} else {
+		s.wait(sess, statePrepared, s.o.PrepareTimeout)
+	}
+	s.mu.Unlock()
+	s.count.prepared.Add(1)
+	return h, nil
+}
+
+// servable is the table of section 11.5.
+func servable(op Op, t token.Target) bool {
+	if t.Plain() {
+		return true
+	}
+	if op == OpPut {
+		return t.IsPart()
+	}
+	return t.VersionID != "" && t.PartNumber == 0 && t.UploadID == "" && len(t.Other) == 0
+}
+
+// create gives a session its buffer and QP and, for an ordinary GET, its data.
+func (s *Server) create(ctx context.Context, sess *session) error {
+	var err error
+	remote := sess.kept || sess.op == OpPut
+	for {
+		sess.buf, err = s.staging.get(sess.principal, sess.size, remote)
+		if !errors.Is(err, errNoStaging) || !s.evictIdle("") {
+			break
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if err := s.takeQP(ctx, sess); err != nil {
+		return err
+	}
+	// A peer that leaves the number out of its token is paired in READY.
+	if sess.peer.QPNum != 0 {
+		if err := s.pair(sess, sess.peer.QPNum); err != nil {
+			s.log.Debug("early pairing failed", "err", err)
+			if sess.kept {
+				return errTransfer
+			}
+			if err := s.renewQP(ctx, sess); err != nil {
+				return err
+			}
+		}
+	}
+	if sess.op == OpGet && !sess.kept {
+		return s.load(ctx, sess, &sess.job)
+	}
+	return nil
+}
+
+// takeQP gets a QP in INIT, with the receive of a PUT posted.
+func (s *Server) takeQP(ctx context.Context, sess *session) error {
+	ctx, cancel := context.WithTimeout(ctx, qpWait)
+	defer cancel()
+	conn, err := s.o.Pool.Get(ctx)
+	if err != nil {
+		s.log.Debug("no QP for an rdma session", "err", err)
+		return errSlowDown
+	}
+	sess.conn = conn
+	if sess.kept || sess.op == OpPut {
+		if err := conn.PostRecv(verbs.RecvWR{ID: wrRecv}); err != nil {
+			return fmt.Errorf("post receive: %w", err)
+		}
+	}
+	return nil
+}
+
+// renewQP replaces a QP that may have left INIT half-way.
+func (s *Server) renewQP(ctx context.Context, sess *session) error {
+	release, cancel := context.WithTimeout(context.Background(), teardownBudget)
+	defer cancel()
+	err := sess.conn.Release(release)
+	sess.conn = nil
+	if errors.Is(err, verbs.ErrUnsafe) {
+		s.quarantine(sess)
+		return err
+	}
+	return s.takeQP(ctx, sess)
+}
+
+// pair takes the QP to RTS against the peer's (section 12.3). The zero token
+// stands for the server's own adapter.
+func (s *Server) pair(sess *session, qpn uint32) error {
+	gid, lid := verbs.GID(sess.peer.GID), sess.peer.LID
+	if sess.peer.IsZero() {
+		gid, lid = s.o.GID, s.o.LID
+	}
+	err := sess.conn.Connect(verbs.ConnectAttr{
+		DestQPN:      qpn,
+		RQPSN:        sess.peerPSN,
+		DGID:         gid,
+		DLID:         lid,
+		SGIDIndex:    s.o.GIDIndex,
+		MTU:          s.o.MTU,
+		Port:         s.o.Port,
+		TrafficClass: s.o.TrafficClass,
+		SL:           s.o.SL,
+	})
+	sess.paired = err == nil
+	return err
+}
+
+// load reads the range of a GET into the staging buffer.
+func (s *Server) load(ctx context.Context, sess *session, j *job) error {
+	if j.offset > maxInt64-j.size {
+		return errRange
+	}
+	rng, err := s.o.Objects.OpenRange(ctx, j.principal, j.target, j.offset, j.size, Conditions{IfMatch: j.extras.IfMatch, IfNoneMatch: j.extras.IfNoneMatch})
+	if err != nil {
+		return err
+	}
+	defer rng.Reader.Close()
+	if rng.Size == 0 {
+		return errRange
+	}
+	if rng.Size < 0 || rng.Size > j.size {
+		return fmt.Errorf("opened %d bytes where %d were asked for", rng.Size, j.size)
+	}
+	if _, err := io.ReadFull(rng.Reader, sess.buf.mr.Bytes()[:rng.Size]); err != nil {
+		return fmt.Errorf("read object: %w", err)
+	}
+	j.loaded, j.stored = rng.Size, Stored{ETag: rng.ETag, VersionID: rng.VersionID}
+	return nil
+}
+
+func (s *Server) prepareHeader(sess *session) http.Header {
+	resp := token.PrepareResponse{
+		Token: token.Token{
+			Transport: token.TransportRC,
+			QPNum:     sess.conn.QPN(),
+			GID:       s.o.GID,
+			Port:      s.o.Port,
+			LID:       s.o.LID,
+		},
+		Session: sess.id,
+		PSN:     sess.conn.PSN(),
+		QPN:     sess.conn.QPN(),
+	}
+	if sess.buf.key.remote {
+		resp.MRAddr, resp.MRRKey = sess.buf.mr.Addr(), sess.buf.mr.RKey()
+	}
+	if sess.kept {
+		resp.Keep = s.o.KeepIdle
+	}
+	return resp.Header()
+}
