@@ -23,6 +23,21 @@ import (
 // eventBacklog is how many asynchronous events wait for a reader.
 const eventBacklog = 64
 
+// gidRow has the layout of struct ibv_gid_entry.
+type gidRow = C.struct_shim_gid
+
+// Event types of enum ibv_event_type.
+const (
+	evCQErr       = C.SHIM_EV_CQ_ERR
+	evQPFatal     = C.SHIM_EV_QP_FATAL
+	evQPReqErr    = C.SHIM_EV_QP_REQ_ERR
+	evQPAccessErr = C.SHIM_EV_QP_ACCESS_ERR
+	evDeviceFatal = C.SHIM_EV_DEVICE_FATAL
+	evPortActive  = C.SHIM_EV_PORT_ACTIVE
+	evPortErr     = C.SHIM_EV_PORT_ERR
+	evGIDChange   = C.SHIM_EV_GID_CHANGE
+)
+
 type device struct {
 	object
 	l    *library
@@ -135,7 +150,7 @@ func (d *device) GIDs(n uint8) ([]verbs.GIDEntry, error) {
 	if rows == 0 {
 		return nil, nil
 	}
-	table := make([]C.struct_shim_gid, rows)
+	table := make([]gidRow, rows)
 	var got C.size_t
 	var errno unix.Errno
 	err = d.use(func() error {
@@ -254,17 +269,17 @@ func (d *device) deliver(e *C.struct_shim_event) {
 
 func eventType(t C.uint32_t) verbs.EventType {
 	switch t {
-	case C.SHIM_EV_PORT_ACTIVE:
+	case evPortActive:
 		return verbs.EventPortActive
-	case C.SHIM_EV_PORT_ERR:
+	case evPortErr:
 		return verbs.EventPortError
-	case C.SHIM_EV_QP_FATAL, C.SHIM_EV_QP_REQ_ERR, C.SHIM_EV_QP_ACCESS_ERR:
+	case evQPFatal, evQPReqErr, evQPAccessErr:
 		return verbs.EventQPFatal
-	case C.SHIM_EV_CQ_ERR:
+	case evCQErr:
 		return verbs.EventCQError
-	case C.SHIM_EV_DEVICE_FATAL:
+	case evDeviceFatal:
 		return verbs.EventDeviceFatal
-	case C.SHIM_EV_GID_CHANGE:
+	case evGIDChange:
 		return verbs.EventGIDChange
 	}
 	return verbs.EventOther
