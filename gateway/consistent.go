@@ -3,7 +3,6 @@ package gateway
 import (
 	"context"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -60,9 +59,12 @@ func (c *consistentReads) GetObject(ctx context.Context, in *s3.GetObjectInput) 
 		}
 		// The file itself as body lets the server use sendfile for ranges too.
 		closeBody(out)
-		if out.Body, err = bodyAt(f, out.ContentRange); err != nil {
+		start, _ := rangeStart(value(out.ContentRange))
+		body, err := newFileBody(f, start, value(out.ContentLength))
+		if err != nil {
 			return nil, err
 		}
+		out.Body = body
 		return out, nil
 	}
 	return nil, s3err.GetAPIError(s3err.ErrSlowDown)
@@ -119,22 +121,6 @@ func (c *consistentReads) stillAt(fi fs.FileInfo, bucket, key string) bool {
 	return err == nil && os.SameFile(fi, now)
 }
 
-// bodyAt returns f positioned at the first byte of the range.
-func bodyAt(f *os.File, contentRange *string) (io.ReadCloser, error) {
-	var start int64
-	if contentRange != nil {
-		if _, err := fmt.Sscanf(*contentRange, "bytes %d-", &start); err != nil {
-			f.Close()
-			return nil, fmt.Errorf("content range %q: %w", *contentRange, err)
-		}
-	}
-	if _, err := f.Seek(start, io.SeekStart); err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
-}
-
 func closeBody(out *s3.GetObjectOutput) {
 	if out != nil && out.Body != nil {
 		out.Body.Close()
@@ -147,4 +133,18 @@ func inode(fi fs.FileInfo) uint64 {
 		return st.Ino
 	}
 	return 0
+}
+
+// rangeStart reads the first offset of a Content-Range header.
+func rangeStart(contentRange string) (start int64, ok bool) {
+	_, err := fmt.Sscanf(contentRange, "bytes %d-", &start)
+	return start, err == nil
+}
+
+func value[T any](p *T) T {
+	if p == nil {
+		var zero T
+		return zero
+	}
+	return *p
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/gofiber/fiber/v3"
 	"github.com/versity/versitygw/auth"
 	"github.com/versity/versitygw/backend"
-	"github.com/versity/versitygw/backend/s3proxy"
 	"github.com/versity/versitygw/s3api"
 	"github.com/versity/versitygw/s3api/middlewares"
 )
@@ -36,6 +35,11 @@ type Gateway struct {
 	app  *fiber.App
 	cert *tls.Certificate
 
+	// base is the context of everything done for clients. It ends after the
+	// requests under way have ended, or after their time is over.
+	base   context.Context
+	cancel context.CancelFunc
+
 	mu     sync.Mutex
 	ln     *trackedListener
 	closed bool
@@ -52,6 +56,7 @@ func New(o Options) (*Gateway, error) {
 		return nil, err
 	}
 	g := &Gateway{opts: o, log: o.Logger}
+	g.base, g.cancel = context.WithCancel(context.Background())
 	if o.CertFile != "" {
 		cert, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
 		if err != nil {
@@ -71,12 +76,11 @@ func New(o Options) (*Gateway, error) {
 
 // open makes the parts of the gateway that shutdownParts closes.
 func (g *Gateway) open() error {
-	ctx := context.Background()
-	if err := g.openBackend(ctx); err != nil {
+	if err := g.openBackend(); err != nil {
 		return err
 	}
 	for _, b := range g.opts.Buckets {
-		if err := g.ensureBucket(ctx, b); err != nil {
+		if err := g.ensureBucket(g.base, b); err != nil {
 			return fmt.Errorf("bucket %s: %w", b, err)
 		}
 	}
@@ -100,16 +104,11 @@ func (g *Gateway) open() error {
 	return err
 }
 
-func (g *Gateway) openBackend(ctx context.Context) error {
+func (g *Gateway) openBackend() error {
 	if g.opts.Backend == BackendS3 {
-		u := g.opts.Upstream
-		be, err := s3proxy.New(ctx, u.AccessKey, u.SecretKey, u.Endpoint, u.Region,
-			"", false, false, false, u.Insecure, true, false, false)
-		if err != nil {
-			return fmt.Errorf("backend endpoint %s: %w", u.Endpoint, err)
-		}
+		be, err := openUpstream(g.base, g.opts.Upstream)
 		g.be = be
-		return nil
+		return err
 	}
 	be, err := openPosix(g.opts)
 	if err != nil {
@@ -203,10 +202,10 @@ func (g *Gateway) close(ctx context.Context) error {
 	g.mu.Unlock()
 	var err error
 	if ln != nil {
+		ln.Close()
+		ln.closeUnused()
 		err = g.app.ShutdownWithContext(ctx)
 		ln.closeConns()
-		// Serve may not have got as far as to hand the listener on.
-		ln.Close()
 	}
 	g.shutdownParts()
 	return err
@@ -214,6 +213,7 @@ func (g *Gateway) close(ctx context.Context) error {
 
 // shutdownParts closes what open made, in reverse order.
 func (g *Gateway) shutdownParts() {
+	g.cancel()
 	if g.be != nil {
 		g.be.Shutdown()
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
@@ -284,8 +285,14 @@ func (e *Env) MinioAs(accessKey, secretKey string) *minio.Client {
 }
 
 // S3 returns a client of the AWS SDK with root's credentials.
-func (e *Env) S3() *s3.Client {
+func (e *Env) S3() *s3.Client { return e.S3With(http.DefaultClient) }
+
+// S3With returns a client of the AWS SDK with root's credentials that sends
+// its requests with c.
+func (e *Env) S3With(c *http.Client) *s3.Client {
 	return s3.New(s3.Options{
+		HTTPClient:   c,
+		Retryer:      aws.NopRetryer{},
 		BaseEndpoint: aws.String(e.Endpoint),
 		Region:       e.Region,
 		UsePathStyle: true,
