@@ -450,6 +450,9 @@ var (
 	ErrNoDevice = errors.New("verbs: no such device")
 	// ErrUnreachable: no route from the own GID to the peer's.
 	ErrUnreachable = errors.New("verbs: peer not reachable")
+	// ErrUnsafe: a QP could neither be drained nor destroyed. The device may
+	// still access memory through it, which must stay allocated and registered.
+	ErrUnsafe = errors.New("verbs: device may still access memory")
 	// ErrUnsupported: this build or machine cannot do it.
 	ErrUnsupported = errors.New("verbs: not supported")
 )
