@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
@@ -17,6 +18,9 @@ import (
 	"github.com/versity/versitygw/backend"
 	"github.com/versity/versitygw/s3api"
 	"github.com/versity/versitygw/s3api/middlewares"
+
+	"s3rdmafs/rc"
+	"s3rdmafs/verbs"
 )
 
 // Limits of versitygw's own, as its command line sets them.
@@ -24,6 +28,9 @@ const (
 	maxConnections = 250000
 	maxRequests    = 100000
 )
+
+// rdmaEnd bounds how long sessions may take to end once no request is left.
+const rdmaEnd = 5 * time.Second
 
 // Gateway is an S3 server with the RC routes beside it. Serve it once; all
 // methods may be called concurrently.
@@ -34,6 +41,12 @@ type Gateway struct {
 	iam  auth.IAMService
 	app  *fiber.App
 	cert *tls.Certificate
+
+	rdma   *rdmaSide     // nil without RDMA
+	verify fiber.Handler // of the signature of an RC request
+	// files is the directory of the buckets when an object's file has
+	// everything there is to know about it, "" otherwise.
+	files string
 
 	// base is the context of everything done for clients. It ends after the
 	// requests under way have ended, or after their time is over.
@@ -68,8 +81,7 @@ func New(o Options) (*Gateway, error) {
 		return nil, err
 	}
 	if err := g.open(); err != nil {
-		g.shutdownParts()
-		return nil, err
+		return nil, errors.Join(err, g.shutdownParts())
 	}
 	return g, nil
 }
@@ -96,6 +108,16 @@ func (g *Gateway) open() error {
 	if g.opts.IAMDir != "" {
 		opts = append(opts, s3api.WithAdminServer())
 	}
+	if g.opts.RDMA != nil {
+		var err error
+		if g.rdma, err = openRDMA(*g.opts.RDMA, objects{g}, g.log); err != nil {
+			return err
+		}
+		g.verify = verifier(g.opts, g.iam)
+	}
+	if !g.opts.NoRCRoutes {
+		opts = append(opts, g.routes()...)
+	}
 	srv, err := s3api.New(g.be, root, g.opts.Region, g.iam, nil, nil, nil, nil, opts...)
 	if err != nil {
 		return fmt.Errorf("S3 server: %w", err)
@@ -115,6 +137,9 @@ func (g *Gateway) openBackend() error {
 		return err
 	}
 	g.be = &consistentReads{Backend: be, dir: be.dir}
+	if be.xattrs {
+		g.files = be.dir
+	}
 	return nil
 }
 
@@ -189,7 +214,9 @@ func (g *Gateway) URL(ln net.Listener) string {
 }
 
 // Close ends the gateway: no more connections, requests under way may finish
-// until ctx ends and are cut off then. It reports ctx's error in that case.
+// until ctx ends and are cut off then. It reports ctx's error in that case, and
+// an error when the RDMA side could not be ended safely; then the device must
+// stay open.
 func (g *Gateway) Close(ctx context.Context) error {
 	g.closeOnce.Do(func() { g.closeErr = g.close(ctx) })
 	return g.closeErr
@@ -207,17 +234,41 @@ func (g *Gateway) close(ctx context.Context) error {
 		err = g.app.ShutdownWithContext(ctx)
 		ln.closeConns()
 	}
-	g.shutdownParts()
-	return err
+	return errors.Join(err, g.shutdownParts())
 }
 
 // shutdownParts closes what open made, in reverse order.
-func (g *Gateway) shutdownParts() {
+func (g *Gateway) shutdownParts() error {
 	g.cancel()
+	var err error
+	if g.rdma != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), rdmaEnd)
+		defer cancel()
+		if err = g.rdma.close(ctx); err != nil {
+			err = fmt.Errorf("RDMA side did not end: %w", err)
+		}
+	}
 	if g.be != nil {
 		g.be.Shutdown()
 	}
 	if err := g.iam.Shutdown(); err != nil {
 		g.log.Warn("accounts did not shut down", slog.Any("err", err))
 	}
+	return err
+}
+
+// RCStats is the state of the RC server; ok is false without RDMA.
+func (g *Gateway) RCStats() (stats rc.ServerStats, ok bool) {
+	if g.rdma == nil {
+		return rc.ServerStats{}, false
+	}
+	return g.rdma.server.Stats(), true
+}
+
+// QPStats is the state of the gateway's queue pairs; ok is false without RDMA.
+func (g *Gateway) QPStats() (stats verbs.PoolStats, ok bool) {
+	if g.rdma == nil {
+		return verbs.PoolStats{}, false
+	}
+	return g.rdma.pool.Stats(), true
 }

@@ -3,6 +3,7 @@ package testenv
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"s3rdmafs/gateway"
+	"s3rdmafs/verbs/shm"
 )
 
 // childEnv holds a childConfig in the environment of a process that is to be
@@ -49,7 +51,7 @@ func runChild(config string) int {
 		return 1
 	}
 	c.Gateway.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	g, ln, err := open(c)
+	g, ln, closeDevice, err := open(c)
 	if err != nil {
 		out.Encode(childReady{Err: err.Error()})
 		return 1
@@ -71,23 +73,38 @@ func runChild(config string) int {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	if err := g.Close(ctx); err != nil {
+	if err := errors.Join(g.Close(ctx), closeDevice()); err != nil {
 		fmt.Fprintln(os.Stderr, "close:", err)
 		return 1
 	}
 	return 0
 }
 
-// open makes the listener and the gateway of c.
-func open(c childConfig) (*gateway.Gateway, net.Listener, error) {
+// open makes the listener and the gateway of c, and its device if c wants RDMA.
+func open(c childConfig) (_ *gateway.Gateway, _ net.Listener, closeDevice func() error, err error) {
 	ln, err := net.Listen("tcp", c.Listen)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
+	}
+	closeDevice = func() error { return nil }
+	if c.RDMA {
+		dev, err := shm.Open(shm.Options{Logger: c.Gateway.Logger})
+		if err != nil {
+			ln.Close()
+			return nil, nil, nil, err
+		}
+		closeDevice = dev.Close
+		rdma := gateway.RDMA{}
+		if c.Gateway.RDMA != nil {
+			rdma = *c.Gateway.RDMA
+		}
+		rdma.Device = dev
+		c.Gateway.RDMA = &rdma
 	}
 	g, err := gateway.New(c.Gateway)
 	if err != nil {
 		ln.Close()
-		return nil, nil, err
+		return nil, nil, nil, errors.Join(err, closeDevice())
 	}
-	return g, ln, nil
+	return g, ln, closeDevice, nil
 }

@@ -36,12 +36,16 @@ const (
 // Options describe a gateway for a test. The zero value is a plain S3 server
 // on a new directory, without RC routes.
 type Options struct {
-	// RDMA gives the gateway the software device and its RC routes.
+	// RDMA gives the gateway the software device and its RC routes. Limits may
+	// be set in Gateway.RDMA, whose Device must be nil.
 	RDMA bool
+	// Marker keeps the RC routes of a gateway without RDMA, which answer that
+	// they are unsupported.
+	Marker bool
 	// InProcess runs the gateway inside the test; see the package comment.
 	InProcess bool
 	// Gateway is taken over as it is, apart from what Start fills in where it
-	// is empty: Dir, AccessKey, SecretKey, Region, NoRCRoutes.
+	// is empty: Dir, AccessKey, SecretKey, Region.
 	Gateway gateway.Options
 }
 
@@ -63,6 +67,7 @@ type Env struct {
 	exited chan struct{}
 	log    *os.File
 	served chan error
+	device func() error // closes the device of a gateway in this process
 }
 
 var buckets atomic.Int64
@@ -80,7 +85,7 @@ func Start(t testing.TB, o Options) *Env {
 	if g.Region == "" {
 		g.Region = Region
 	}
-	g.NoRCRoutes = g.NoRCRoutes || !o.RDMA
+	g.NoRCRoutes = !o.RDMA && !o.Marker
 	e := &Env{
 		Region:    g.Region,
 		AccessKey: g.AccessKey,
@@ -111,11 +116,11 @@ func (e *Env) start() error {
 	if e.inProc {
 		c := e.config
 		c.Gateway.Logger = slog.New(slog.NewTextHandler(e.t.Output(), nil))
-		g, ln, err := open(c)
+		g, ln, closeDevice, err := open(c)
 		if err != nil {
 			return err
 		}
-		e.Gateway, e.served = g, make(chan error, 1)
+		e.Gateway, e.served, e.device = g, make(chan error, 1), closeDevice
 		go func() { e.served <- g.Serve(ln) }()
 		addr = ln.Addr().String()
 	} else {
@@ -192,7 +197,7 @@ func (e *Env) Stop() {
 	if e.Gateway != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()
-		if err := e.Gateway.Close(ctx); err != nil {
+		if err := errors.Join(e.Gateway.Close(ctx), e.device()); err != nil {
 			e.t.Errorf("gateway: close: %v", err)
 		}
 		if err := <-e.served; err != nil {
