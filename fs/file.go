@@ -1,0 +1,437 @@
+package fs
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	gofs "github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sync/semaphore"
+
+	"s3rdmafs/store"
+)
+
+// maxLink is the longest target of a symbolic link, bytes. A larger object is
+// never one, so listings need not be distrusted about it.
+const maxLink = 4095
+
+// ioReaders is the weight of an exclusive hold of file.io.
+const ioReaders = 1 << 30
+
+// file is an object: a regular file or a symbolic link.
+type file struct {
+	entry
+	link bool
+
+	up *semaphore.Weighted // see the package comment
+	io *semaphore.Weighted
+
+	mu        sync.Mutex
+	info      store.Info // the version in the bucket, when stored
+	stored    bool
+	attempted bool      // an upload may have stored something in spite of its error
+	metaKnown bool      // info.Meta is that of the object
+	checked   time.Time // when info was last seen to be true
+	version   uint64    // counts local changes of info; a look begun before one is void
+
+	attributes attributes
+	spool      *spool // the content, when not nil
+	size       int64  // of the spool
+
+	dirtyData, dirtyMeta bool
+	metaChanges          uint64
+	exclusive            bool  // made with O_EXCL
+	overwrite            bool  // of whatever is there: this file was renamed over it
+	lost                 error // another writer was first; the data can go nowhere
+
+	handles, writers int
+	keepETag         string             // the version whose pages the kernel may have
+	uploading        context.CancelFunc // of the upload under way
+
+	target, targetETag string // of a link, as last read
+}
+
+var (
+	_ gofs.NodeGetattrer     = (*file)(nil)
+	_ gofs.NodeSetattrer     = (*file)(nil)
+	_ gofs.NodeOpener        = (*file)(nil)
+	_ gofs.NodeReadlinker    = (*file)(nil)
+	_ gofs.NodeStatfser      = (*file)(nil)
+	_ gofs.NodeOnForgetter   = (*file)(nil)
+	_ gofs.NodeGetxattrer    = (*file)(nil)
+	_ gofs.NodeSetxattrer    = (*file)(nil)
+	_ gofs.NodeListxattrer   = (*file)(nil)
+	_ gofs.NodeRemovexattrer = (*file)(nil)
+)
+
+func (s *filesystem) newFile(link bool) *file {
+	return &file{
+		link:       link,
+		up:         semaphore.NewWeighted(1),
+		io:         semaphore.NewWeighted(ioReaders),
+		attributes: s.attributesOf(nil, s.begun, false),
+		entry:      entry{fs: s},
+	}
+}
+
+func (f *file) kind() uint32 {
+	if f.link {
+		return syscall.S_IFLNK
+	}
+	return syscall.S_IFREG
+}
+
+// OnForget implements gofs.NodeOnForgetter.
+func (f *file) OnForget() { f.fs.forget(f) }
+
+// Statfs implements gofs.NodeStatfser.
+func (f *file) Statfs(_ context.Context, out *fuse.StatfsOut) syscall.Errno {
+	f.fs.statfs(out)
+	return 0
+}
+
+// sameVersion reports whether two looks saw the same content.
+func sameVersion(a, b store.Info) bool { return a.ETag == b.ETag && a.Size == b.Size }
+
+func (f *file) sizeLocked() int64 {
+	if f.spool != nil {
+		return f.size
+	}
+	return f.info.Size
+}
+
+func (f *file) dirtyLocked() bool { return f.dirtyData || f.dirtyMeta }
+
+// localLocked reports whether the truth about f is here and not in the bucket.
+func (f *file) localLocked() bool {
+	return f.dirtyLocked() || !f.stored || f.uploading != nil
+}
+
+// setInfoLocked takes over what a look begun at the given time saw. Without
+// metadata it keeps what it had for the same state of the object.
+func (f *file) setInfoLocked(info store.Info, metaKnown bool, begun time.Time) {
+	same := f.stored && sameVersion(f.info, info) && f.info.ModTime.Unix() == info.ModTime.Unix()
+	if !metaKnown && same && f.metaKnown {
+		info.Meta, info.ContentType, metaKnown = f.info.Meta, f.info.ContentType, true
+	}
+	if f.spool != nil && !sameVersion(f.info, info) {
+		f.dropSpoolLocked()
+	}
+	f.info, f.stored, f.metaKnown = info, true, metaKnown
+	f.checked = begun
+	f.attributes = f.fs.attributesOf(info.Meta, info.ModTime, false)
+	if f.link {
+		f.attributes.perm = 0o777
+	}
+}
+
+func (f *file) dropSpoolLocked() {
+	if f.spool != nil {
+		f.spool.close()
+		f.spool = nil
+	}
+}
+
+// cancelUpload ends an upload under way, whose result nobody needs any more.
+func (f *file) cancelUpload() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.uploading != nil {
+		f.uploading()
+	}
+}
+
+// acquire takes n of f.io, at once when it is free.
+func (f *file) acquire(ctx context.Context, n int64) error {
+	if f.io.TryAcquire(n) {
+		return nil
+	}
+	c, done := f.fs.unbounded(ctx)
+	defer done()
+	return causeOf(c, f.io.Acquire(c, n))
+}
+
+// refresh makes sure that what is known of f was seen in the bucket since, or
+// is the local truth. It answers ESTALE when the name does not lead to this
+// node's version any more: the kernel then looks the name up again.
+func (f *file) refresh(ctx context.Context, since time.Time) syscall.Errno {
+	s := f.fs
+	f.mu.Lock()
+	local := f.localLocked()
+	fresh := f.metaKnown && !f.checked.Before(since)
+	version := f.version
+	f.mu.Unlock()
+	if local || fresh {
+		return 0
+	}
+	bucket, key, ok := s.place(f)
+	if !ok {
+		return syscall.ESTALE
+	}
+	begun := time.Now()
+	c, done := s.request(ctx)
+	info, err := s.store.Head(c, bucket, key)
+	err = causeOf(c, err)
+	done()
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case f.localLocked() || f.version != version:
+		return 0
+	case errors.Is(err, store.ErrNotFound):
+		// Whoever asks by name learns what is there now.
+		f.checked = time.Time{}
+		return syscall.ESTALE
+	case err != nil:
+		return errnoOf(err)
+	case isLink(info.Meta) != f.link:
+		f.checked = time.Time{}
+		return syscall.ESTALE
+	case sameVersion(info, f.info):
+		f.setInfoLocked(info, true, begun)
+		return 0
+	case f.handles > 0:
+		f.checked = time.Time{}
+		return syscall.ESTALE
+	}
+	f.setInfoLocked(info, true, begun)
+	return syscall.ESTALE
+}
+
+// Getattr implements gofs.NodeGetattrer. A file with open handles is answered
+// for as its handles see it.
+func (f *file) Getattr(ctx context.Context, fh gofs.FileHandle, out *fuse.AttrOut) (errno syscall.Errno) {
+	s := f.fs
+	defer func() { s.n.count(opGetattr, errno) }()
+	f.mu.Lock()
+	open := f.handles > 0
+	f.mu.Unlock()
+	if !open {
+		switch errno := f.refresh(ctx, time.Now().Add(-s.o.AttrTTL)); errno {
+		case 0:
+		case syscall.ESTALE:
+			// A new version of this node is an answer; a new node is not.
+			f.mu.Lock()
+			seen := !f.checked.IsZero()
+			f.mu.Unlock()
+			if !seen {
+				return errno
+			}
+		default:
+			return errno
+		}
+	}
+	s.attr(f, &out.Attr)
+	out.SetTimeout(s.o.AttrTTL)
+	return 0
+}
+
+// writable reports whether flags ask for writing.
+func writable(flags uint32) bool { return flags&syscall.O_ACCMODE != syscall.O_RDONLY }
+
+// Open implements gofs.NodeOpener.
+func (f *file) Open(ctx context.Context, flags uint32) (_ gofs.FileHandle, _ uint32, errno syscall.Errno) {
+	defer func() { f.fs.n.count(opOpen, errno) }()
+	h, fuseFlags, errno := f.open(ctx, flags)
+	if errno != 0 {
+		return nil, 0, errno
+	}
+	return h, fuseFlags, 0
+}
+
+func (f *file) open(ctx context.Context, flags uint32) (*handle, uint32, syscall.Errno) {
+	s := f.fs
+	if writable(flags) && s.o.ReadOnly {
+		return nil, 0, syscall.EROFS
+	}
+	if errno := f.refresh(ctx, time.Now()); errno != 0 {
+		return nil, 0, errno
+	}
+	if archived(f) {
+		return nil, 0, errnoOf(store.ErrArchived)
+	}
+	h := f.newHandle(flags)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	keep := uint32(0)
+	if f.localLocked() || f.keepETag == f.info.ETag && f.keepETag != "" {
+		keep = fuse.FOPEN_KEEP_CACHE
+	}
+	f.keepETag = f.info.ETag
+	return h, keep, 0
+}
+
+// archived reports whether the object has to be restored before it can be read.
+func archived(f *file) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch f.info.StorageClass {
+	case "GLACIER", "DEEP_ARCHIVE":
+		return f.spool == nil
+	}
+	return false
+}
+
+// Readlink implements gofs.NodeReadlinker.
+func (f *file) Readlink(ctx context.Context) (_ []byte, errno syscall.Errno) {
+	s := f.fs
+	defer func() { s.n.count(opReadlink, errno) }()
+	f.mu.Lock()
+	info := f.info
+	target, known := f.target, f.targetETag == f.info.ETag
+	f.mu.Unlock()
+	if known {
+		return []byte(target), 0
+	}
+	if info.Size > maxLink {
+		return nil, syscall.EINVAL
+	}
+	bucket, key, ok := s.place(f)
+	if !ok {
+		return nil, syscall.ESTALE
+	}
+	c, done := s.request(ctx)
+	defer done()
+	b, err := s.readAll(c, bucket, key, info)
+	if err != nil {
+		return nil, errnoOf(causeOf(c, err))
+	}
+	// s3fs-fuse ends targets it wrote long ago with a line feed.
+	target = strings.TrimRight(string(b), "\n")
+	f.mu.Lock()
+	f.target, f.targetETag = target, info.ETag
+	f.mu.Unlock()
+	return []byte(target), 0
+}
+
+// readAll reads a small object.
+func (s *filesystem) readAll(ctx context.Context, bucket, key string, info store.Info) ([]byte, error) {
+	if info.Size == 0 {
+		return nil, nil
+	}
+	obj := s.cache.Open(cacheKey(bucket, key, info))
+	defer obj.Close()
+	st := obj.NewStream()
+	defer st.Close()
+	b := make([]byte, info.Size)
+	_, err := st.ReadAt(ctx, b, 0)
+	return b, err
+}
+
+// Setattr implements gofs.NodeSetattrer.
+func (f *file) Setattr(ctx context.Context, _ gofs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) (errno syscall.Errno) {
+	s := f.fs
+	defer func() { s.n.count(opSetattr, errno) }()
+	if e := s.readOnlyErrno(); e != 0 {
+		return e
+	}
+	if size, ok := in.GetSize(); ok {
+		if size > store.MaxObjectSize {
+			return syscall.EFBIG
+		}
+		if errno := s.truncate(ctx, f, int64(size)); errno != 0 {
+			return errno
+		}
+	}
+	errno = s.changeMeta(ctx, f, func(a *attributes, _ *map[string]string) (bool, syscall.Errno) {
+		return a.set(in), 0
+	})
+	if errno != 0 {
+		return errno
+	}
+	s.attr(f, &out.Attr)
+	out.SetTimeout(s.o.AttrTTL)
+	return 0
+}
+
+// changeMeta lets change edit a copy of the attributes and raw metadata of f,
+// and stores the result: with the data when they are to be stored anyway, else
+// at once.
+func (s *filesystem) changeMeta(ctx context.Context, f *file, change func(*attributes, *map[string]string) (bool, syscall.Errno)) syscall.Errno {
+	f.mu.Lock()
+	known := f.metaKnown || !f.stored
+	f.mu.Unlock()
+	if !known {
+		if errno := f.refresh(ctx, time.Now()); errno != 0 {
+			return errno
+		}
+	}
+	f.mu.Lock()
+	a, raw := f.attributes, f.info.Meta
+	changed, errno := change(&a, &raw)
+	if errno != 0 || !changed {
+		f.mu.Unlock()
+		return errno
+	}
+	if metaSize(s.metaOf(raw, a, f.kind())) > maxMeta {
+		f.mu.Unlock()
+		return syscall.ENOSPC
+	}
+	f.attributes, f.info.Meta = a, raw
+	f.dirtyMeta = true
+	f.metaChanges++
+	later := f.writers > 0
+	f.mu.Unlock()
+	if !s.noteDirty(f) {
+		return 0 // unlinked: seen by its handles, stored nowhere
+	}
+	if later {
+		return 0
+	}
+	return s.flush(ctx, f)
+}
+
+// noteDirty puts f into the set of files to store, unless its name is gone.
+func (s *filesystem) noteDirty(f *file) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.dead && f.lost == nil {
+		f.dirtyData, f.dirtyMeta = false, false
+		return false
+	}
+	s.dirty[f] = struct{}{}
+	return true
+}
+
+// truncate changes the size of f, and stores it unless a writer has it open,
+// whose close will.
+func (s *filesystem) truncate(ctx context.Context, f *file, size int64) syscall.Errno {
+	if err := f.acquire(ctx, ioReaders); err != nil {
+		return errnoOf(err)
+	}
+	err := s.makeSpool(ctx, f, size)
+	if err == nil {
+		err = f.spool.f.Truncate(size)
+	}
+	later := false
+	if err == nil {
+		f.mu.Lock()
+		f.wroteLocked()
+		f.size = size
+		later = f.writers > 0
+		f.mu.Unlock()
+	}
+	f.io.Release(ioReaders)
+	if err != nil {
+		return errnoOf(err)
+	}
+	if !s.noteDirty(f) || later {
+		return 0
+	}
+	return s.flush(ctx, f)
+}
+
+// wroteLocked notes a change of the content.
+func (f *file) wroteLocked() {
+	f.dirtyData = true
+	f.attributes.mtime, f.attributes.mtimeSet = time.Now(), false
+}

@@ -1,0 +1,360 @@
+package fs
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"syscall"
+	"time"
+
+	gofs "github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"s3rdmafs/cache"
+	"s3rdmafs/store"
+)
+
+// handle is an open file.
+type handle struct {
+	f     *file
+	write bool
+
+	mu      sync.Mutex
+	key     cache.Key // of stream
+	object  *cache.Object
+	stream  *cache.Stream
+	readers sync.WaitGroup // reads that use stream
+}
+
+var (
+	_ gofs.FileReader    = (*handle)(nil)
+	_ gofs.FileWriter    = (*handle)(nil)
+	_ gofs.FileFlusher   = (*handle)(nil)
+	_ gofs.FileFsyncer   = (*handle)(nil)
+	_ gofs.FileReleaser  = (*handle)(nil)
+	_ gofs.FileAllocater = (*handle)(nil)
+)
+
+func cacheKey(bucket, key string, info store.Info) cache.Key {
+	return cache.Key{Bucket: bucket, Key: key, ETag: info.ETag, Size: info.Size}
+}
+
+func (f *file) newHandle(flags uint32) *handle {
+	h := &handle{f: f, write: writable(flags)}
+	f.mu.Lock()
+	f.handles++
+	if h.write {
+		f.writers++
+	}
+	f.mu.Unlock()
+	f.fs.n.handles.Add(1)
+	return h
+}
+
+// reading gives the stream of a version of the object; release ends its use.
+func (h *handle) reading(k cache.Key) (_ *cache.Stream, release func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.object == nil || h.key != k {
+		h.closeStreamLocked()
+		h.key = k
+		h.object = h.f.fs.cache.Open(k)
+		h.stream = h.object.NewStream()
+	}
+	h.readers.Add(1)
+	return h.stream, h.readers.Done
+}
+
+// closeStreamLocked waits for the reads under way; they hold no lock.
+func (h *handle) closeStreamLocked() {
+	if h.object == nil {
+		return
+	}
+	h.readers.Wait()
+	h.stream.Close()
+	h.object.Close()
+	h.object, h.stream = nil, nil
+}
+
+// viewResult answers a READ straight from the cache's memory.
+type viewResult struct{ v *cache.View }
+
+func (r viewResult) Bytes([]byte) ([]byte, fuse.Status) { return r.v.Bytes(), fuse.OK }
+func (r viewResult) Size() int                          { return len(r.v.Bytes()) }
+func (r viewResult) Done()                              { r.v.Release() }
+
+// Slices makes go-fuse write the bytes to the kernel without a copy.
+func (r viewResult) Slices() ([][]byte, fuse.Status) { return [][]byte{r.v.Bytes()}, fuse.OK }
+
+// Read implements gofs.FileReader.
+func (h *handle) Read(ctx context.Context, dest []byte, off int64) (res fuse.ReadResult, errno syscall.Errno) {
+	s := h.f.fs
+	defer func() {
+		s.n.count(opRead, errno)
+		if errno == 0 {
+			s.n.read.Add(uint64(res.Size()))
+		}
+	}()
+	c, done := s.request(ctx)
+	defer done()
+	for {
+		res, version, err := h.read(ctx, c, dest, off)
+		if err == nil {
+			return res, 0
+		}
+		if errors.Is(err, store.ErrChanged) || errors.Is(err, store.ErrNotFound) {
+			h.f.mu.Lock()
+			again := h.f.version != version
+			h.f.mu.Unlock()
+			if again {
+				continue // our own upload or rename was faster than the read
+			}
+			return nil, syscall.ESTALE
+		}
+		return nil, errnoOf(causeOf(c, err))
+	}
+}
+
+// read is one attempt; version is what f.version was.
+func (h *handle) read(ctx, c context.Context, dest []byte, off int64) (_ fuse.ReadResult, version uint64, _ error) {
+	f, s := h.f, h.f.fs
+	if err := f.acquire(ctx, 1); err != nil {
+		return nil, 0, err
+	}
+	f.mu.Lock()
+	version = f.version
+	spool, info := f.spool, f.info
+	f.mu.Unlock()
+	if spool != nil {
+		defer f.io.Release(1)
+		n, err := spool.f.ReadAt(dest, off)
+		if err != nil && err != io.EOF {
+			return nil, version, err
+		}
+		return fuse.ReadResultData(dest[:n]), version, nil
+	}
+	f.io.Release(1)
+
+	n := min(int64(len(dest)), info.Size-off)
+	if n <= 0 {
+		return fuse.ReadResultData(nil), version, nil
+	}
+	bucket, key, ok := s.place(f)
+	if !ok {
+		bucket, key = info.Bucket, info.Key
+	}
+	st, release := h.reading(cacheKey(bucket, key, info))
+	defer release()
+	v, err := st.View(c, off, int(n))
+	if err != nil {
+		return nil, version, err
+	}
+	if len(v.Bytes()) == int(n) {
+		return viewResult{v}, version, nil
+	}
+	// The kernel takes a short answer for the end of the file.
+	got := copy(dest, v.Bytes())
+	v.Release()
+	if _, err := st.ReadAt(c, dest[got:n], off+int64(got)); err != nil {
+		return nil, version, err
+	}
+	return fuse.ReadResultData(dest[:n]), version, nil
+}
+
+// makeSpool gives f a spool that holds at least the first upto bytes of its
+// content. Caller holds f.io exclusively.
+func (s *filesystem) makeSpool(ctx context.Context, f *file, upto int64) error {
+	f.mu.Lock()
+	have, info := f.spool != nil, f.info
+	f.mu.Unlock()
+	if have {
+		return nil
+	}
+	bucket, key, ok := s.place(f)
+	if !ok {
+		bucket, key = info.Bucket, info.Key
+	}
+	sp, err := newSpool(s.o.SpoolDir)
+	if err != nil {
+		return err
+	}
+	n := min(upto, info.Size)
+	if err := s.fetch(ctx, sp, bucket, key, info, n); err != nil {
+		sp.close()
+		return err
+	}
+	f.mu.Lock()
+	f.spool, f.size = sp, info.Size
+	f.mu.Unlock()
+	return nil
+}
+
+// fetch copies the first n bytes of a version into a spool, of the size of the
+// whole.
+func (s *filesystem) fetch(ctx context.Context, sp *spool, bucket, key string, info store.Info, n int64) error {
+	if err := sp.f.Truncate(info.Size); err != nil {
+		return err
+	}
+	if n == 0 {
+		return nil
+	}
+	obj := s.cache.Open(cacheKey(bucket, key, info))
+	defer obj.Close()
+	st := obj.NewStream()
+	defer st.Close()
+	for off := int64(0); off < n; {
+		c, done := s.request(ctx)
+		v, err := st.View(c, off, int(min(n-off, 4<<20)))
+		err = causeOf(c, err)
+		done()
+		if err != nil {
+			return err
+		}
+		m, err := sp.f.WriteAt(v.Bytes(), off)
+		v.Release()
+		if err != nil {
+			return err
+		}
+		off += int64(m)
+	}
+	return nil
+}
+
+// Write implements gofs.FileWriter.
+func (h *handle) Write(ctx context.Context, data []byte, off int64) (n uint32, errno syscall.Errno) {
+	f, s := h.f, h.f.fs
+	defer func() {
+		s.n.count(opWrite, errno)
+		s.n.written.Add(uint64(n))
+	}()
+	if off+int64(len(data)) > store.MaxObjectSize {
+		return 0, syscall.EFBIG
+	}
+	if err := f.acquire(ctx, ioReaders); err != nil {
+		return 0, errnoOf(err)
+	}
+	err := s.makeSpool(ctx, f, int64(1)<<62)
+	m := 0
+	if err == nil {
+		m, err = f.spool.f.WriteAt(data, off)
+	}
+	if m > 0 {
+		f.mu.Lock()
+		f.wroteLocked()
+		f.size = max(f.size, off+int64(m))
+		f.mu.Unlock()
+	}
+	f.io.Release(ioReaders)
+	if m > 0 {
+		s.noteDirty(f)
+		return uint32(m), 0
+	}
+	return 0, errnoOf(err)
+}
+
+// Allocate implements gofs.FileAllocater: room cannot be reserved in S3, so
+// only the size matters.
+func (h *handle) Allocate(ctx context.Context, off, size uint64, mode uint32) (errno syscall.Errno) {
+	f, s := h.f, h.f.fs
+	defer func() { s.n.count(opFallocate, errno) }()
+	switch {
+	case mode&^unix.FALLOC_FL_KEEP_SIZE != 0:
+		return syscall.EOPNOTSUPP
+	case off+size > store.MaxObjectSize || off+size < off:
+		return syscall.EFBIG
+	case mode != 0:
+		return 0
+	}
+	f.mu.Lock()
+	grows := int64(off+size) > f.sizeLocked()
+	f.mu.Unlock()
+	if !grows {
+		return 0
+	}
+	if err := f.acquire(ctx, ioReaders); err != nil {
+		return errnoOf(err)
+	}
+	err := s.makeSpool(ctx, f, int64(1)<<62)
+	if err == nil {
+		err = f.spool.f.Truncate(max(int64(off+size), f.size))
+	}
+	if err == nil {
+		f.mu.Lock()
+		f.wroteLocked()
+		f.size = max(f.size, int64(off+size))
+		f.mu.Unlock()
+	}
+	f.io.Release(ioReaders)
+	if err == nil {
+		s.noteDirty(f)
+	}
+	return errnoOf(err)
+}
+
+// Flush implements gofs.FileFlusher: close(2) tells whether the data are
+// stored.
+func (h *handle) Flush(ctx context.Context) (errno syscall.Errno) {
+	s := h.f.fs
+	defer func() { s.n.count(opFlush, errno) }()
+	if !h.write {
+		return 0
+	}
+	return s.flush(ctx, h.f)
+}
+
+// Fsync implements gofs.FileFsyncer.
+func (h *handle) Fsync(ctx context.Context, _ uint32) (errno syscall.Errno) {
+	s := h.f.fs
+	defer func() { s.n.count(opFsync, errno) }()
+	return s.flush(ctx, h.f)
+}
+
+// Release implements gofs.FileReleaser. What a mapping wrote after the last
+// close is stored in the background.
+func (h *handle) Release(context.Context) syscall.Errno {
+	f, s := h.f, h.f.fs
+	s.n.count(opRelease, 0)
+	s.n.handles.Add(-1)
+	h.mu.Lock()
+	h.closeStreamLocked()
+	h.mu.Unlock()
+	f.mu.Lock()
+	f.handles--
+	if h.write {
+		f.writers--
+	}
+	late := f.writers == 0 && f.dirtyLocked() && f.lost == nil
+	if f.handles == 0 && !f.dirtyLocked() && f.uploading == nil {
+		f.dropSpoolLocked()
+	}
+	f.mu.Unlock()
+	if late {
+		s.background.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), s.o.OpTimeout)
+			defer cancel()
+			// The outcome is logged, and tried again at unmount.
+			s.upload(ctx, f)
+		})
+	}
+	return 0
+}
+
+// preserve brings the content of a file that is open into its spool before its
+// object goes, so that the handles stay readable. Without room for it they
+// answer ESTALE. Caller holds f.up.
+func (s *filesystem) preserve(ctx context.Context, f *file) {
+	const most = 1 << 30 // bytes
+	f.mu.Lock()
+	need := f.handles > 0 && f.spool == nil && f.info.Size > 0 && f.info.Size <= most
+	f.mu.Unlock()
+	if !need || f.acquire(ctx, ioReaders) != nil {
+		return
+	}
+	defer f.io.Release(ioReaders)
+	begun := time.Now()
+	if err := s.makeSpool(ctx, f, int64(1)<<62); err != nil {
+		s.log.Warn("content of an open file is lost with its name", "err", err, "after", time.Since(begun))
+	}
+}

@@ -1,0 +1,335 @@
+package fs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"log/slog"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	gofs "github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
+
+	"s3rdmafs/store"
+)
+
+// drainParallel is how many files are stored at once at unmount.
+const drainParallel = 4
+
+// Mounted is a mounted file system, as Mount returns it. Its methods may be called concurrently.
+type Mounted struct {
+	fs     *filesystem
+	server *fuse.Server
+	dir    string
+	source string
+
+	gone     chan struct{} // closed when the kernel's connection has ended
+	finished chan struct{} // closed when what was dirty then is dealt with
+	result   error         // of finished
+
+	unmounting sync.Mutex
+	drain      context.Context // bounds the drain after the connection has ended
+}
+
+// Mount shows the bucket of o at the directory mountpoint and returns once the
+// file system answers. ctx bounds the mounting only. Errors are sentences for
+// the user; those of the bucket wrap the kinds of package store, those of the
+// directory the errors of this package.
+func Mount(ctx context.Context, mountpoint string, o Options) (*Mounted, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	abs, err := filepath.Abs(mountpoint)
+	if err != nil {
+		return nil, err
+	}
+	if err := prepareMountpoint(abs, o.Logger); err != nil {
+		return nil, err
+	}
+	if err := checkSource(ctx, o); err != nil {
+		return nil, err
+	}
+
+	life, ended := context.WithCancel(context.Background())
+	s := &filesystem{
+		o: o, log: o.Logger, store: o.Store, cache: o.Cache, begun: time.Now(), life: life,
+		dirRename: semaphore.NewWeighted(1), parts: semaphore.NewWeighted(int64(o.UploadParallel)),
+		inos: map[uint64]node{}, dirty: map[*file]struct{}{}, skipped: map[string]struct{}{},
+	}
+	s.root = s.newDir()
+	s.root.fs, s.root.ino = s, fuse.FUSE_ROOT_ID
+	s.inos[fuse.FUSE_ROOT_ID] = s.root
+	m := &Mounted{
+		fs: s, dir: abs, source: "s3://" + o.Bucket + "/" + o.Prefix,
+		gone: make(chan struct{}), finished: make(chan struct{}),
+	}
+	s.mount = m
+
+	server, err := gofs.Mount(abs, s.root, m.kernelOptions())
+	if err != nil {
+		ended()
+		return nil, fmt.Errorf("mount at %s: %w", abs, err)
+	}
+	m.server = server
+	tune(abs, o.Logger)
+	go func() {
+		server.Wait()
+		ended()
+		close(m.gone)
+		m.finish()
+		close(m.finished)
+	}()
+	return m, nil
+}
+
+// checkSource makes sure that the bucket is there and may be used, without a
+// request outside of what is mounted.
+func checkSource(ctx context.Context, o Options) error {
+	ctx, cancel := context.WithTimeout(ctx, o.OpTimeout)
+	defer cancel()
+	var err error
+	switch {
+	case o.Bucket == "":
+		_, err = o.Store.Buckets(ctx)
+		if errors.Is(err, store.ErrDenied) {
+			return nil // buckets are found by name then
+		}
+	case o.Prefix == "":
+		err = o.Store.BucketExists(ctx, o.Bucket)
+	default:
+		_, err = o.Store.List(ctx, store.ListRequest{Bucket: o.Bucket, Prefix: o.Prefix, Recursive: true, Max: 1})
+	}
+	return err
+}
+
+func (m *Mounted) kernelOptions() *gofs.Options {
+	o := m.fs.o
+	name := "s3rdmafs:" + strings.TrimSuffix(m.source, "/")
+	// A comma would end the option.
+	name = strings.ReplaceAll(name, ",", url.QueryEscape(","))
+	ko := &gofs.Options{
+		AttrTimeout:     &o.AttrTTL,
+		EntryTimeout:    &o.EntryTTL,
+		NullPermissions: true,
+		RootStableAttr:  &gofs.StableAttr{Ino: fuse.FUSE_ROOT_ID, Gen: 1},
+		Logger:          slog.NewLogLogger(o.Logger.Handler(), slog.LevelWarn),
+	}
+	if o.NegativeTTL > 0 {
+		ko.NegativeTimeout = &o.NegativeTTL
+	}
+	ko.MountOptions = fuse.MountOptions{
+		AllowOther:    o.AllowOther,
+		FsName:        name,
+		Name:          "s3rdmafs",
+		MaxWrite:      maxWrite,
+		MaxBackground: maxBackground,
+		// The kernel checks modes and owners.
+		Options:          []string{"default_permissions"},
+		DirectMount:      true,
+		DirectMountFlags: syscall.MS_NOSUID | syscall.MS_NODEV,
+		// Pages live and die with the ETag, see open.
+		ExplicitDataCacheControl: true,
+		Debug:                    o.Debug,
+		Logger:                   log.New(logWriter{o.Logger, o.Debug}, "", 0),
+	}
+	if o.ReadOnly {
+		ko.Options = append(ko.Options, "ro")
+		ko.DirectMountFlags |= syscall.MS_RDONLY
+	}
+	return ko
+}
+
+// logWriter passes lines of go-fuse on.
+type logWriter struct {
+	log   *slog.Logger
+	debug bool
+}
+
+func (w logWriter) Write(b []byte) (int, error) {
+	level := slog.LevelWarn
+	if w.debug {
+		level = slog.LevelDebug
+	}
+	w.log.Log(context.Background(), level, strings.TrimSuffix(string(b), "\n"), "from", "fuse")
+	return len(b), nil
+}
+
+// Mountpoint is the absolute path of the mount.
+func (m *Mounted) Mountpoint() string { return m.dir }
+
+// Stats are the counters up to now.
+func (m *Mounted) Stats() Stats {
+	st := m.fs.stats()
+	st.Mountpoint, st.Source = m.dir, m.source
+	st.Uptime = time.Since(m.fs.begun).Seconds()
+	return st
+}
+
+// Wait returns when the file system was unmounted, by whomever, and what was
+// dirty is stored. The error lists files that could not be.
+func (m *Mounted) Wait() error {
+	<-m.finished
+	return m.result
+}
+
+// Unmount stores what is dirty, takes the mount away and waits until it is
+// gone. A mount in use is detached from the tree, and its last users are cut
+// off. ctx bounds the storing. The error lists files whose data could not be
+// stored and where they are kept. Calling it again does nothing more.
+func (m *Mounted) Unmount(ctx context.Context) error {
+	m.unmounting.Lock()
+	defer m.unmounting.Unlock()
+	select {
+	case <-m.gone:
+	default:
+		// Open files stay usable while the bulk of it is stored.
+		m.fs.drain(ctx)
+		m.setDrain(ctx)
+		if err := m.detach(); err != nil {
+			return err
+		}
+	}
+	<-m.finished
+	return m.result
+}
+
+// setDrain bounds what finish does by ctx.
+func (m *Mounted) setDrain(ctx context.Context) {
+	m.fs.mu.Lock()
+	m.drain = ctx
+	m.fs.mu.Unlock()
+}
+
+// detach ends the kernel's connection.
+func (m *Mounted) detach() error {
+	err := unmount(m.dir)
+	if err == nil {
+		<-m.gone
+		return nil
+	}
+	if !errors.Is(err, syscall.EBUSY) {
+		return fmt.Errorf("unmount %s: %w", m.dir, err)
+	}
+	m.fs.log.Warn("mount is in use, detaching it", "mountpoint", m.dir)
+	conn := connectionOf(m.dir)
+	if err := unmountLazily(m.dir); err != nil {
+		return fmt.Errorf("unmount %s: %w", m.dir, err)
+	}
+	if err := abortConnection(conn); err != nil {
+		return fmt.Errorf("%s is detached, but still in use: %w", m.dir, err)
+	}
+	<-m.gone
+	return nil
+}
+
+// finish stores what is left once nobody can write any more, and gives
+// everything up.
+func (m *Mounted) finish() {
+	s := m.fs
+	s.mu.Lock()
+	ctx := m.drain
+	s.mu.Unlock()
+	if ctx == nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.Background(), s.o.OpTimeout)
+		defer cancel()
+	}
+	errs := s.drain(ctx)
+	waited := make(chan struct{})
+	go func() {
+		s.background.Wait()
+		close(waited)
+	}()
+	select {
+	case <-waited:
+	case <-ctx.Done():
+		s.cancelUploads()
+		<-waited
+	}
+	m.result = s.unsaved(errs)
+}
+
+// cancelUploads ends every upload under way.
+func (s *filesystem) cancelUploads() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for f := range s.dirty {
+		f.mu.Lock()
+		if f.uploading != nil {
+			f.uploading()
+		}
+		f.mu.Unlock()
+	}
+}
+
+// drain tries once to store every dirty file, and returns what failed.
+func (s *filesystem) drain(ctx context.Context) map[*file]error {
+	s.mu.Lock()
+	files := make([]*file, 0, len(s.dirty))
+	for f := range s.dirty {
+		files = append(files, f)
+	}
+	s.mu.Unlock()
+	var mu sync.Mutex
+	failed := map[*file]error{}
+	var g errgroup.Group
+	g.SetLimit(drainParallel)
+	for _, f := range files {
+		g.Go(func() error {
+			if err := s.upload(ctx, f); err != nil {
+				mu.Lock()
+				failed[f] = err
+				mu.Unlock()
+			}
+			return nil
+		})
+	}
+	g.Wait()
+	return failed
+}
+
+// unsaved keeps the content of the files that could not be stored, and names
+// them in an error.
+func (s *filesystem) unsaved(failed map[*file]error) error {
+	s.mu.Lock()
+	files := make(map[*file]string, len(s.dirty))
+	for f := range s.dirty {
+		files[f] = f.name
+		f.mu.Lock()
+		if f.lost != nil && failed[f] == nil {
+			failed[f] = f.lost
+		}
+		f.mu.Unlock()
+	}
+	s.mu.Unlock()
+	var errs []error
+	for f, name := range files {
+		cause := failed[f]
+		if cause == nil {
+			cause = errors.New("written after the last attempt")
+		}
+		f.mu.Lock()
+		if f.spool != nil && f.dirtyData {
+			path := filepath.Join(s.o.SpoolDir, fmt.Sprintf("s3rdmafs-unsaved-%s-%d", url.PathEscape(name), f.ino))
+			if err := f.spool.save(path); err != nil {
+				errs = append(errs, fmt.Errorf("%s was not stored and is lost: %w; %w", name, cause, err))
+			} else {
+				errs = append(errs, fmt.Errorf("%s was not stored, its content is kept in %s: %w", name, path, cause))
+			}
+		} else {
+			errs = append(errs, fmt.Errorf("attributes of %s were not stored: %w", name, cause))
+		}
+		f.dropSpoolLocked()
+		f.mu.Unlock()
+	}
+	return errors.Join(errs...)
+}

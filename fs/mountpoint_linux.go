@@ -1,0 +1,178 @@
+package fs
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Why a directory cannot be a mount point.
+var (
+	ErrNoMountpoint  = errors.New("mount point does not exist")
+	ErrNotDirectory  = errors.New("mount point is not a directory")
+	ErrNotEmpty      = errors.New("mount point is not empty")
+	ErrMounted       = errors.New("mount point already has an s3rdmafs mount")
+	errStillInUse    = errors.New("no way to end the connection")
+	errNoFusermount  = errors.New("neither the right to unmount nor fusermount3")
+	fuseConnections  = "/sys/fs/fuse/connections"
+	mountInfo        = "/proc/self/mountinfo"
+	fusermountNames  = []string{"fusermount3", "fusermount"}
+	fuseTypeOfMounts = "fuse.s3rdmafs"
+)
+
+// prepareMountpoint makes sure that dir can be mounted on. What is left of a
+// mount whose server died is taken away.
+func prepareMountpoint(dir string, log *slog.Logger) error {
+	var st unix.Stat_t
+	for range 16 { // dead mounts can lie on top of each other
+		err := unix.Stat(dir, &st)
+		switch {
+		case err == nil:
+		case errors.Is(err, syscall.ENOTCONN), errors.Is(err, syscall.ECONNABORTED):
+			if err := unmountLazily(dir); err != nil {
+				return fmt.Errorf("dead mount at %s cannot be cleared: %w", dir, err)
+			}
+			log.Warn("cleared a dead mount", "mountpoint", dir)
+			continue
+		case errors.Is(err, syscall.ENOENT):
+			return fmt.Errorf("%w: %s", ErrNoMountpoint, dir)
+		default:
+			return fmt.Errorf("mount point %s: %w", dir, err)
+		}
+		break
+	}
+	if st.Mode&syscall.S_IFMT != syscall.S_IFDIR {
+		return fmt.Errorf("%w: %s", ErrNotDirectory, dir)
+	}
+	mounted, err := hasMount(dir)
+	if err != nil {
+		return err
+	}
+	if mounted {
+		return fmt.Errorf("%w: %s", ErrMounted, dir)
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("mount point: %w", err)
+	}
+	defer f.Close()
+	switch _, err := f.Readdirnames(1); {
+	case err == nil:
+		return fmt.Errorf("%w: %s", ErrNotEmpty, dir)
+	case err != io.EOF:
+		return fmt.Errorf("mount point: %w", err)
+	}
+	return nil
+}
+
+// hasMount reports whether one of our file systems is mounted at dir.
+func hasMount(dir string) (bool, error) {
+	b, err := os.ReadFile(mountInfo)
+	if err != nil {
+		return false, fmt.Errorf("look for mounts: %w", err)
+	}
+	for line := range strings.Lines(string(b)) {
+		fields := strings.Fields(line)
+		sep := 0
+		for i, f := range fields {
+			if f == "-" {
+				sep = i
+				break
+			}
+		}
+		if len(fields) > 4 && sep > 0 && sep+1 < len(fields) &&
+			unescapeOctal(fields[4]) == dir && fields[sep+1] == fuseTypeOfMounts {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// unescapeOctal undoes the escapes of mountinfo: \040 for a space.
+func unescapeOctal(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) {
+			if v, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				b.WriteByte(byte(v))
+				i += 3
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
+
+// unmount takes the mount at dir away; EBUSY when it is in use.
+func unmount(dir string) error {
+	err := unix.Unmount(dir, unix.UMOUNT_NOFOLLOW)
+	if !errors.Is(err, syscall.EPERM) {
+		return err
+	}
+	return fusermount("-u", dir)
+}
+
+// unmountLazily takes the mount at dir out of the tree, whoever uses it.
+func unmountLazily(dir string) error {
+	err := unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	if !errors.Is(err, syscall.EPERM) {
+		return err
+	}
+	return fusermount("-uz", dir)
+}
+
+// fusermount calls the helper for users who may not unmount by themselves.
+func fusermount(flag, dir string) error {
+	for _, name := range fusermountNames {
+		bin, err := exec.LookPath(name)
+		if err != nil {
+			continue
+		}
+		out, err := exec.Command(bin, flag, "--", dir).CombinedOutput()
+		if err == nil {
+			return nil
+		}
+		if strings.Contains(string(out), "busy") {
+			return syscall.EBUSY
+		}
+		return fmt.Errorf("%s: %w: %s", name, err, strings.TrimSpace(string(out)))
+	}
+	return errNoFusermount
+}
+
+// connectionOf is the number of the kernel's connection for the mount at dir,
+// 0 when unknown.
+func connectionOf(dir string) uint32 {
+	var st unix.Stat_t
+	if unix.Stat(dir, &st) != nil {
+		return 0
+	}
+	return unix.Minor(st.Dev)
+}
+
+// abortConnection ends a connection that outlives its mount.
+func abortConnection(n uint32) error {
+	if n == 0 {
+		return errStillInUse
+	}
+	path := fmt.Sprintf("%s/%d/abort", fuseConnections, n)
+	err := os.WriteFile(path, []byte("1"), 0)
+	if errors.Is(err, os.ErrNotExist) {
+		if _, serr := os.Stat(fuseConnections); serr == nil {
+			if entries, _ := os.ReadDir(fuseConnections); len(entries) > 0 {
+				return nil // the last user left by itself
+			}
+		}
+		return errStillInUse
+	}
+	return err
+}

@@ -1,0 +1,333 @@
+package fs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"s3rdmafs/cache"
+	"s3rdmafs/store"
+	"s3rdmafs/verbs"
+)
+
+const (
+	// singlePut is the largest object stored by one request, bytes.
+	singlePut = 8 << 20
+	// firstPart is the part size of a multipart upload as long as MaxParts
+	// of them are enough.
+	firstPart = 16 << 20
+	// fileParallel is how many parts of one file are uploaded at once.
+	fileParallel = 4
+	// abortTimeout bounds the clean-up of a failed upload.
+	abortTimeout = 30 * time.Second
+)
+
+// onceFlag becomes true and stays so.
+type onceFlag struct{ atomic.Bool }
+
+// partSize is the size of all parts but the last: at most MaxParts of them.
+func partSize(size int64) int64 {
+	n := int64(firstPart)
+	if least := (size + store.MaxParts - 1) / store.MaxParts; least > n {
+		n = (least + 1<<20 - 1) &^ (1<<20 - 1)
+	}
+	return n
+}
+
+// flush stores what changed in f and returns when it is stored. An interrupted
+// caller leaves the upload to itself.
+func (s *filesystem) flush(ctx context.Context, f *file) syscall.Errno {
+	f.mu.Lock()
+	idle := !f.dirtyLocked() && f.uploading == nil && f.lost == nil
+	f.mu.Unlock()
+	if idle {
+		return 0
+	}
+	c, done := s.unbounded(ctx)
+	defer done()
+	result := make(chan error, 1)
+	s.background.Go(func() { result <- s.upload(context.Background(), f) })
+	select {
+	case err := <-result:
+		return errnoOf(err)
+	case <-c.Done():
+		return errnoOf(context.Cause(c))
+	}
+}
+
+// snapshot is what an upload stores.
+type snapshot struct {
+	bucket, key string
+	info        store.Info // the version it replaces
+	data        bool       // else only the metadata change
+	size        int64
+	spool       *spool
+	meta        map[string]string
+	metaChanges uint64
+	cond        store.Cond
+}
+
+// upload stores what changed in f, if anything. Its error is also logged.
+func (s *filesystem) upload(ctx context.Context, f *file) error {
+	if err := f.up.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer f.up.Release(1)
+	return s.uploadHeld(ctx, f)
+}
+
+// uploadHeld is upload for who holds f.up.
+func (s *filesystem) uploadHeld(ctx context.Context, f *file) error {
+	// Writers wait, so that what is stored is one state of the file.
+	if err := f.io.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer f.io.Release(1)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+
+	s.mu.Lock()
+	bucket, key, named := s.placeLocked(f)
+	s.mu.Unlock()
+	f.mu.Lock()
+	switch {
+	case f.lost != nil:
+		f.mu.Unlock()
+		return f.lost
+	case !f.dirtyLocked():
+		f.mu.Unlock()
+		return nil
+	case !named:
+		f.dirtyData, f.dirtyMeta = false, false
+		f.mu.Unlock()
+		return nil
+	}
+	snap := snapshot{
+		bucket: bucket, key: key, info: f.info, data: f.dirtyData, size: f.size, spool: f.spool,
+		meta: s.metaOf(f.info.Meta, f.attributes, f.kind()), metaChanges: f.metaChanges,
+	}
+	switch {
+	case f.overwrite:
+	case f.stored:
+		snap.cond.IfMatch = f.info.ETag
+	default:
+		snap.cond.IfAbsent = true
+	}
+	f.attempted = f.attempted || snap.data
+	f.uploading = cancel
+	f.mu.Unlock()
+
+	begun := time.Now()
+	info, err := s.put(ctx, snap)
+	s.n.uploads.Add(1)
+
+	s.mu.Lock()
+	f.mu.Lock()
+	f.uploading = nil
+	if err == nil {
+		s.storedLocked(f, snap, info, begun)
+	} else {
+		s.n.upErrors.Add(1)
+		if errors.Is(err, store.ErrPrecondition) || errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrChanged) {
+			err = s.lostLocked(f, err)
+		}
+	}
+	dead, handles := f.dead, f.handles
+	if handles == 0 && !f.dirtyLocked() {
+		f.dropSpoolLocked()
+	}
+	f.mu.Unlock()
+	s.mu.Unlock()
+	if err != nil && !(dead && errors.Is(err, context.Canceled)) {
+		s.log.Error("file not stored", "bucket", bucket, "key", key, "bytes", snap.size, "err", err)
+	}
+	s.cache.Invalidate(bucket, key)
+	return err
+}
+
+// storedLocked takes over what an upload made. Caller holds filesystem.mu and
+// f.mu.
+func (s *filesystem) storedLocked(f *file, snap snapshot, info store.Info, begun time.Time) {
+	raw := f.info.Meta
+	f.info = info
+	f.info.Meta = snap.meta
+	if f.metaChanges != snap.metaChanges {
+		f.info.Meta = raw // changed meanwhile, still to be stored
+	} else {
+		f.dirtyMeta = false
+	}
+	if snap.data {
+		f.dirtyData = false
+	}
+	if f.info.ModTime.IsZero() {
+		// S3 does not tell; the next look will.
+		f.info.ModTime = begun.Truncate(time.Second)
+	}
+	if !f.attributes.mtimeSet {
+		f.attributes.mtime = f.info.ModTime
+	}
+	f.stored, f.metaKnown, f.exclusive, f.overwrite = true, true, false, false
+	f.checked = begun
+	f.version++
+	f.keepETag = info.ETag
+	if !f.dirtyLocked() {
+		delete(s.dirty, f)
+	}
+}
+
+// lostLocked gives up a file whose object another writer changed first. The
+// name goes to the winner; the data stay for the file's handles and are told of
+// at unmount.
+func (s *filesystem) lostLocked(f *file, cause error) error {
+	kind := error(syscall.ESTALE)
+	if f.exclusive {
+		kind = syscall.EEXIST
+	}
+	f.lost = fmt.Errorf("another writer was first: %w", &lostError{kind: kind, cause: cause})
+	s.detachLocked(f)
+	f.parent.changedLocked(f.name, true)
+	return f.lost
+}
+
+// lostError answers as kind, whatever the server's answer was.
+type lostError struct{ kind, cause error }
+
+func (e *lostError) Error() string { return e.cause.Error() }
+func (e *lostError) Unwrap() error { return e.kind }
+
+// put stores a snapshot.
+func (s *filesystem) put(ctx context.Context, p snapshot) (store.Info, error) {
+	info, err := s.putCond(ctx, p)
+	if err == nil || p.cond.IsZero() || !errors.Is(err, store.ErrUnsupported) {
+		return info, err
+	}
+	// The server cannot hold the condition: look, then write.
+	if !s.noCond.Swap(true) {
+		s.log.Warn("server has no conditional writes; another writer in the same instant goes unnoticed", "err", err)
+	}
+	now, err := s.store.Head(ctx, p.bucket, p.key)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		if p.cond.IfMatch != "" {
+			return store.Info{}, store.ErrPrecondition
+		}
+	case err != nil:
+		return store.Info{}, err
+	case p.cond.IfAbsent:
+		return store.Info{}, store.ErrExists
+	case now.ETag != p.cond.IfMatch:
+		return store.Info{}, store.ErrPrecondition
+	}
+	p.cond = store.Cond{}
+	return s.putCond(ctx, p)
+}
+
+func (s *filesystem) putCond(ctx context.Context, p snapshot) (store.Info, error) {
+	switch {
+	case !p.data:
+		return s.store.Copy(ctx, store.CopyRequest{
+			Bucket: p.bucket, Key: p.key, DstKey: p.key, SrcETag: p.info.ETag, Meta: p.meta, ContentType: p.info.ContentType,
+		})
+	case p.size <= min(singlePut, int64(s.cache.MaxStaging())), p.size < store.MinPartSize:
+		var info store.Info
+		err := s.withStaging(ctx, p.spool, 0, p.size, func(seg verbs.Segment) (err error) {
+			info, err = s.store.Put(ctx, store.PutRequest{
+				Bucket: p.bucket, Key: p.key, Src: seg, Meta: p.meta, ContentType: p.info.ContentType, Cond: p.cond,
+			})
+			return err
+		})
+		return info, err
+	}
+	return s.putParts(ctx, p)
+}
+
+// putParts stores a large file as a multipart upload.
+func (s *filesystem) putParts(ctx context.Context, p snapshot) (_ store.Info, err error) {
+	u, err := s.store.Begin(ctx, p.bucket, p.key, p.meta, p.info.ContentType)
+	if err != nil {
+		return store.Info{}, err
+	}
+	defer func() {
+		if err != nil {
+			c, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortTimeout)
+			defer cancel()
+			if aerr := u.Abort(c); aerr != nil {
+				s.log.Warn("multipart upload not aborted", "bucket", p.bucket, "key", p.key, "err", aerr)
+			}
+		}
+	}()
+	size := partSize(p.size)
+	if most := int64(s.cache.MaxStaging()); size > most && (p.size+most-1)/most <= store.MaxParts && most >= store.MinPartSize {
+		size = most
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(fileParallel)
+	for n, off := 1, int64(0); off < p.size && gctx.Err() == nil; n, off = n+1, off+size {
+		g.Go(func() error {
+			if err := s.parts.Acquire(gctx, 1); err != nil {
+				return err
+			}
+			defer s.parts.Release(1)
+			return s.withStaging(gctx, p.spool, off, min(size, p.size-off), func(seg verbs.Segment) error {
+				return u.Part(gctx, n, seg)
+			})
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return store.Info{}, err
+	}
+	return u.Complete(ctx, p.cond)
+}
+
+// heapStaging lets one transfer at a time that is too large for the cache use
+// ordinary memory.
+var heapStaging sync.Mutex
+
+// withStaging calls send with n bytes of the spool at off in memory that RDMA
+// can move.
+func (s *filesystem) withStaging(ctx context.Context, sp *spool, off, n int64, send func(verbs.Segment) error) error {
+	if n == 0 {
+		return send(verbs.Segment{})
+	}
+	if n > int64(s.cache.MaxStaging()) {
+		heapStaging.Lock()
+		defer heapStaging.Unlock()
+		seg := verbs.Segment{Buf: make([]byte, n)}
+		if _, err := sp.f.ReadAt(seg.Buf, off); err != nil {
+			return fmt.Errorf("read spool: %w", err)
+		}
+		return send(seg)
+	}
+	r, err := s.cache.Staging(ctx, int(n))
+	if err != nil {
+		return err
+	}
+	defer r.Release()
+	if _, err := sp.f.ReadAt(r.Bytes(), off); err != nil {
+		return fmt.Errorf("read spool: %w", err)
+	}
+	return quarantined(r, send(r.Segment()))
+}
+
+// quarantined passes err on. Memory a peer may still read is given up for ever.
+func quarantined(r *cache.Region, err error) error {
+	if errors.Is(err, verbs.ErrUnsafe) {
+		r.Quarantine(err)
+	}
+	return err
+}
+
+// putBytes stores a small object.
+func (s *filesystem) putBytes(ctx context.Context, bucket, key string, data []byte, meta map[string]string, contentType string, c store.Cond) (store.Info, error) {
+	// Far below what RDMA is used for, and gone when the call returns.
+	req := store.PutRequest{
+		Bucket: bucket, Key: key, Src: verbs.Segment{Buf: data}, Meta: meta, ContentType: contentType, Cond: c,
+	}
+	return s.store.Put(ctx, req)
+}
