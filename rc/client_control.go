@@ -10,8 +10,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"net/netip"
 	"net/url"
-	"slices"
 	"sync"
 	"time"
 
@@ -74,7 +74,7 @@ func newControl(o ClientOptions, ep *endpoint) *control {
 		host:     o.Endpoint.Host,
 		region:   o.Region,
 		service:  o.Service,
-		resolver: &resolver{host: o.Endpoint.Hostname(), port: port},
+		resolver: &resolver{host: o.Endpoint.Hostname(), port: port, lookup: net.DefaultResolver.LookupNetIP, hold: resolveTime},
 		ep:       ep,
 	}
 }
@@ -174,6 +174,8 @@ const resolveTime = 10 * time.Second
 // resolver pins sessions to one address of the endpoint (section 5).
 type resolver struct {
 	host, port string
+	lookup     func(ctx context.Context, network, host string) ([]netip.Addr, error)
+	hold       time.Duration
 
 	mu    sync.Mutex
 	known []string // host:port, the preferred one first
@@ -186,22 +188,18 @@ func (r *resolver) addrs(ctx context.Context) ([]string, error) {
 	}
 	r.mu.Lock()
 	known := r.known
-	fresh := time.Since(r.at) < resolveTime
+	fresh := time.Since(r.at) < r.hold
 	r.mu.Unlock()
 	if len(known) > 0 && fresh {
 		return known, nil
 	}
-	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", r.host)
+	ips, err := r.lookup(ctx, "ip", r.host)
 	if err != nil {
 		return nil, err
 	}
 	var addrs []string
 	for _, ip := range ips {
 		addrs = append(addrs, net.JoinHostPort(ip.Unmap().String(), r.port))
-	}
-	// A preferred address stays so while the name still has it.
-	if len(known) > 0 && slices.Contains(addrs, known[0]) {
-		addrs = first(addrs, known[0])
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
