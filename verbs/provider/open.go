@@ -190,7 +190,7 @@ func (s *system) openAuto(host string, log *slog.Logger) (verbs.Device, Choice, 
 // openOn opens the real device of the route to a.
 func (s *system) openOn(r route, a netip.Addr) (verbs.Device, Choice, error) {
 	if r.netdev == "" {
-		return nil, Choice{}, fmt.Errorf("%s is a loopback address", a)
+		return nil, Choice{}, errors.New("the loopback netdev has no RDMA device")
 	}
 	name, err := s.deviceOf(r.netdev)
 	if err != nil || name == "" {
