@@ -55,6 +55,9 @@ func (d *device) CreateCompChannel() (verbs.CompChannel, error) {
 
 // Wait may be called by several goroutines; they take turns.
 func (c *compChannel) Wait(ctx context.Context) (verbs.CQ, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	select {
 	case c.turn <- struct{}{}:
 		defer func() { <-c.turn }()

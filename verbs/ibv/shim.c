@@ -360,11 +360,14 @@ int shim_cq_event(struct shim_lib *l, void *ch, uint64_t *id)
 
 int shim_create_cq(struct shim_lib *l, void *ctx, int depth, void *ch, uint64_t id, struct shim_cq **out)
 {
+	/* Spread the interrupts of several CQs over the device's vectors. */
+	int vectors = ((struct ibv_context *)ctx)->num_comp_vectors;
+	int vector = vectors > 0 ? (int)(id % vectors) : 0;
 	struct shim_cq *c = calloc(1, sizeof(*c));
 	if (!c)
 		return ENOMEM;
 	errno = 0;
-	struct ibv_cq *cq = l->ibv_create_cq(ctx, depth, (void *)(uintptr_t)id, ch, 0);
+	struct ibv_cq *cq = l->ibv_create_cq(ctx, depth, (void *)(uintptr_t)id, ch, vector);
 	if (!cq) {
 		int rc = last_error();
 		free(c);

@@ -141,6 +141,8 @@ static int64_t now(void)
 	return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
+static int ports_of(struct ibv_context *c) { return c->device == &devices[1] ? 2 : 1; }
+
 /* ---- events; all under mu ---- */
 
 static void signal_fd(int fd)
@@ -271,6 +273,13 @@ static int try_send(struct qp *q)
 		if (now() < w->deadline)
 			return 0;
 		fail_send(q, w, IBV_WC_RETRY_EXC_ERR);
+		return 1;
+	}
+	/* The responder counts packets: a full one must be as long as its own MTU. */
+	uint64_t packet = 128u << q->a.path_mtu, expect = 128u << peer->a.path_mtu;
+	if (packet != expect && len > (packet < expect ? packet : expect)) {
+		fail_send(q, w, IBV_WC_REM_INV_REQ_ERR);
+		to_error(peer);
 		return 1;
 	}
 	struct mr *m = NULL;
@@ -480,6 +489,7 @@ API struct ibv_context *ibv_open_device(struct ibv_device *d)
 	c->v.ops.req_notify_cq = req_notify_cq;
 	c->v.ops.post_send = post_send;
 	c->v.ops.post_recv = post_recv;
+	c->v.num_comp_vectors = 3;
 	c->v.async_fd = eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC);
 	pthread_mutex_lock(&mu);
 	c->next = contexts;
@@ -539,7 +549,7 @@ API int ibv_query_device(struct ibv_context *v, struct ibv_device_attr *a)
 	a->max_cqe = MAX_CQE;
 	a->max_mr = MAX_MR;
 	a->max_pd = 1002;
-	a->phys_port_cnt = ((struct context *)v)->index == 1 ? 2 : 1;
+	a->phys_port_cnt = ports_of(v);
 	return 0;
 }
 
@@ -550,7 +560,7 @@ API int ibv_query_port(struct ibv_context *v, uint8_t port, struct _compat_ibv_p
 	int index = ((struct context *)v)->index;
 
 	BEGIN_INT;
-	if (port < 1 || port > (index == 1 ? 2 : 1))
+	if (port < 1 || port > ports_of(v))
 		return EINVAL;
 	a.state = port == 2 ? IBV_PORT_DOWN : IBV_PORT_ACTIVE;
 	a.max_mtu = IBV_MTU_4096;
@@ -673,7 +683,7 @@ API int ibv_destroy_comp_channel(struct ibv_comp_channel *v)
 API struct ibv_cq *ibv_create_cq(struct ibv_context *v, int cqe, void *cq_context, struct ibv_comp_channel *ch, int vector)
 {
 	BEGIN_PTR;
-	if (cqe < 1 || cqe > MAX_CQE || vector) {
+	if (cqe < 1 || cqe > MAX_CQE || vector < 0 || vector >= v->num_comp_vectors) {
 		errno = EINVAL;
 		return NULL;
 	}
@@ -856,6 +866,12 @@ API int ibv_modify_qp(struct ibv_qp *v, struct ibv_qp_attr *a, int mask)
 		pthread_mutex_unlock(&mu);
 		return EINVAL;
 	}
+	if (mask & IBV_QP_PORT && (a->port_num < 1 || a->port_num > ports_of(v->context))) {
+		pthread_mutex_unlock(&mu);
+		return EINVAL;
+	}
+	if (mask & IBV_QP_PATH_MTU)
+		q->a.path_mtu = a->path_mtu;
 	if (mask & IBV_QP_ACCESS_FLAGS)
 		q->a.qp_access_flags = a->qp_access_flags;
 	if (mask & IBV_QP_DEST_QPN)
