@@ -44,7 +44,12 @@ func (c *Cache) reclaim(units, lo, hi int, need need) bool {
 		} else {
 			b, spent = spent, spent.prev
 		}
-		if c.clearWindow(b, span, lo, hi, false) {
+		// Neighbours that are much warmer than b shall not go with it.
+		var warm int64
+		if need == needCold {
+			warm = (c.turnover - b.stamp) / coldFactor
+		}
+		if c.clearWindow(b, span, lo, hi, warm, false) {
 			return true
 		}
 		if tries--; tries == 0 && need == needCold {
@@ -56,7 +61,7 @@ func (c *Cache) reclaim(units, lo, hi int, need need) bool {
 	}
 	c.reclaimGen++
 	for b := c.unread.front; b != nil; b = b.next {
-		if c.clearWindow(b, span, lo, hi, true) {
+		if c.clearWindow(b, span, lo, hi, 0, true) {
 			return true
 		}
 	}
@@ -64,8 +69,9 @@ func (c *Cache) reclaim(units, lo, hi int, need need) bool {
 }
 
 // clearWindow evicts all there is in the aligned span of units around b, if
-// all of it can be.
-func (c *Cache) clearWindow(b *block, span, lo, hi int, unread bool) bool {
+// all of it can be: not blocks used since less than warm bytes of turnover, and
+// protected read-ahead only with unread set.
+func (c *Cache) clearWindow(b *block, span, lo, hi int, warm int64, unread bool) bool {
 	s := b.slab
 	if s.index < lo || s.index >= hi {
 		return false
@@ -83,6 +89,9 @@ func (c *Cache) clearWindow(b *block, span, lo, hi int, unread bool) bool {
 		}
 		if r.state != stateResident || r.block.refs > 0 || r.block.in == &c.unread && !unread {
 			s.failedGen, s.failedAt = c.reclaimGen, from
+			return false
+		}
+		if r.block.in == &c.recent && c.turnover-r.block.stamp < warm {
 			return false
 		}
 		u = r.unit + r.units

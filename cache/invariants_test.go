@@ -6,17 +6,12 @@ import (
 	"testing"
 )
 
-func checkInvariants(t interface {
-	Helper()
-	Fatal(...any)
-}, c *Cache) {
+func checkInvariants(t testing.TB, c *Cache) {
 	t.Helper()
 	if err := c.invariants(); err != nil {
 		t.Fatal(err)
 	}
 }
-
-var _ testing.TB
 
 // invariants checks what must hold whenever c.mu is free.
 func (c *Cache) invariants() error {

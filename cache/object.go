@@ -80,7 +80,7 @@ func (o *Object) gap(off, stop int64) (from, to int64) {
 	c := o.cache
 	small, large := c.opt.SmallBlock, c.opt.BlockSize
 	from = off &^ (small - 1)
-	stop = min((stop+small-1)&^(small-1), from&^(large-1)+large)
+	stop = min((stop+small-1)&^(small-1), from&^(large-1)+large, o.key.Size)
 	to = from + small
 	for to < stop && o.at(to) == nil {
 		to += small

@@ -3,9 +3,9 @@ package cache
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"fmt"
 	"hash/maphash"
+	"math/rand/v2"
 	"sync"
 	"testing"
 
@@ -17,15 +17,24 @@ var contentSeed = maphash.MakeSeed()
 // fill writes the bytes that version etag of an object has at off.
 func fill(p []byte, key, etag string, off int64) {
 	seed := maphash.String(contentSeed, key+"\x00"+etag)
-	var word [8]byte
-	for i := 0; i < len(p); {
-		at := off + int64(i)
-		x := seed + uint64(at/8)*0x9e3779b97f4a7c15
-		x ^= x >> 29
-		binary.LittleEndian.PutUint64(word[:], x*0xbf58476d1ce4e5b9)
-		i += copy(p[i:], word[at%8:])
+	for len(p) > 0 {
+		// Every 4 KiB are a piece of the table that the place chooses.
+		x := (seed + uint64(off/chunk)) * 0x9e3779b97f4a7c15
+		from := int(x >> 45)
+		n := copy(p, noise[from+int(off%chunk):from+chunk])
+		p = p[n:]
+		off += int64(n)
 	}
 }
+
+const chunk = 4096
+
+// noise is random, and long enough that chunks at random places differ.
+var noise = func() []byte {
+	p := make([]byte, 1<<19+chunk)
+	rand.NewChaCha8([32]byte{}).Read(p)
+	return p
+}()
 
 func content(key, etag string, off int64, n int) []byte {
 	p := make([]byte, n)
