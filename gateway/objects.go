@@ -22,12 +22,8 @@ import (
 	"s3rdmafs/token"
 )
 
-// Limits and defaults of S3 that versitygw applies to headers, which an RC
-// request does not have.
-const (
-	maxMetadata        = 2 << 10 // bytes of names and values
-	defaultContentType = "binary/octet-stream"
-)
+// defaultContentType is what versitygw gives an object without one.
+const defaultContentType = "binary/octet-stream"
 
 // objects is the rc server's view of the backend.
 type objects struct {
@@ -187,15 +183,6 @@ func (s objects) Store(ctx context.Context, p rc.Principal, t token.Target, data
 }
 
 func (s objects) putObject(ctx context.Context, t token.Target, data []byte, o rc.StoreOptions) (rc.Stored, error) {
-	meta := make(map[string]string, len(o.Meta))
-	total := 0
-	for k, v := range o.Meta {
-		meta[strings.ToLower(k)] = v
-		total += len(k) + len(v)
-	}
-	if total > maxMetadata {
-		return rc.Stored{}, s3err.GetMetadataTooLargeErr(total, maxMetadata)
-	}
 	contentType := o.ContentType
 	if contentType == "" {
 		contentType = defaultContentType
@@ -206,7 +193,7 @@ func (s objects) putObject(ctx context.Context, t token.Target, data []byte, o r
 		Key:           &t.Key,
 		ContentLength: &n,
 		ContentType:   &contentType,
-		Metadata:      meta,
+		Metadata:      o.Meta,
 		Body:          s.body(data),
 		IfMatch:       s.condition(o.IfMatch),
 		IfNoneMatch:   optional(o.IfNoneMatch),
