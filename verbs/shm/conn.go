@@ -21,6 +21,9 @@ const (
 	// it count as lost.
 	stallTimeout = time.Second
 	helloTimeout = 5 * time.Second
+	// starveTimeout is how long a peer may leave a request unread before that
+	// counts as a loss, too.
+	starveTimeout = 5 * time.Second
 )
 
 // socketAddr is where the device with that GID listens. Abstract sockets need
@@ -165,6 +168,24 @@ func (c *outConn) forget(id uint64) {
 		// connection lives.
 		c.sock.Close()
 	}
+}
+
+// busy reports whether frames lie unread at either end. Then they are not lost:
+// a process that does not get the CPU is not a bad wire.
+func (c *outConn) busy() bool {
+	rc, err := c.sock.SyscallConn()
+	if err != nil {
+		return false
+	}
+	unread := 0
+	err = rc.Control(func(fd uintptr) {
+		for _, queue := range []uint{unix.SIOCOUTQ, unix.SIOCINQ} {
+			if n, err := unix.IoctlGetInt(int(fd), queue); err == nil {
+				unread += n
+			}
+		}
+	})
+	return err == nil && unread > 0
 }
 
 // read hands the answers to the QPs until the connection ends.

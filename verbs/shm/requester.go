@@ -24,6 +24,8 @@ type requester struct {
 	deadline time.Time // of the oldest in flight
 	timer    *time.Timer
 	timerOn  bool
+	conn     *outConn  // the last request went this way
+	starved  time.Time // since when the wire only seems to be slow
 }
 
 // sendReq is a WR in flight.
@@ -51,6 +53,7 @@ func (r *requester) start(psn uint32) {
 
 func (r *requester) stop() {
 	r.halted, r.sending, r.resend, r.rnrWait = false, false, false, false
+	r.conn, r.starved = nil, time.Time{}
 }
 
 func (q *qp) sendState() bool {
@@ -226,6 +229,11 @@ func (q *qp) transmit(dgid verbs.GID, epoch uint64, r *sendReq) bool {
 	if err == nil {
 		err = c.write(&r.frame, mems)
 	}
+	q.mu.Lock()
+	if q.epoch == epoch {
+		q.conn = c
+	}
+	q.mu.Unlock()
 	if err != nil {
 		q.dev.log.Debug("shm: request lost", "qpn", q.num, "err", err)
 	}
@@ -256,7 +264,7 @@ func (q *qp) ackUpTo(n int) {
 	}
 	clear(q.inflight[:n])
 	q.inflight = q.inflight[n:]
-	q.tries = 0
+	q.tries, q.starved = 0, time.Time{}
 	if n > 0 {
 		q.rnrTries = 0
 	}
@@ -312,7 +320,7 @@ func (q *qp) answer(peer verbs.GID, f replyFrame) {
 		q.ackUpTo(at)
 		q.notReady(uint8(f.Code))
 	case replyProgress:
-		q.tries = 0
+		q.tries, q.starved = 0, time.Time{}
 		q.arm()
 	case replyNeedMem:
 		q.resend = true
@@ -392,6 +400,16 @@ func (q *qp) expire() {
 		q.arm()
 		return
 	}
+	if q.conn != nil && q.conn.busy() {
+		if q.starved.IsZero() {
+			q.starved = time.Now()
+		}
+		if time.Since(q.starved) < starveTimeout {
+			q.arm()
+			return
+		}
+	}
+	q.starved = time.Time{}
 	if q.tries >= q.retryCnt {
 		q.endHead(verbs.WCRetryExcErr)
 		return
