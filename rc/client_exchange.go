@@ -77,7 +77,7 @@ func (x *exchange) run(ctx context.Context) (token.Final, *failure) {
 	if !answered {
 		// Without the data a PUT cannot succeed any more, so an answer that is on its way
 		// settles what the completion left open.
-		if x.posted && fail.cause == causeCompletion {
+		if x.posted && fail.cause == causeCompletion && !errors.Is(fail.err, errRejected) {
 			select {
 			case r := <-replies:
 				answered = true
