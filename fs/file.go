@@ -39,6 +39,7 @@ type file struct {
 	version   uint64    // counts local changes of info; a look begun before one is void
 
 	attributes attributes
+	ownTime    bool   // attributes.mtime is that of our writing of this version, finer than S3's
 	spool      *spool // the content, when not nil
 	size       int64  // of the spool
 
@@ -121,9 +122,15 @@ func (f *file) setInfoLocked(info store.Info, metaKnown bool, begun time.Time) {
 	if f.spool != nil && !sameVersion(f.info, info) {
 		f.dropSpoolLocked()
 	}
+	own := f.ownTime && f.stored && sameVersion(f.info, info) &&
+		(f.info.ModTime.IsZero() || f.info.ModTime.Unix() == info.ModTime.Unix())
+	mtime := f.attributes.mtime
 	f.info, f.stored, f.metaKnown = info, true, metaKnown
 	f.checked = begun
 	f.attributes = f.fs.attributesOf(info.Meta, info.ModTime, false)
+	if f.ownTime = own && !f.attributes.mtimeSet; f.ownTime {
+		f.attributes.mtime = mtime
+	}
 	if f.link {
 		f.attributes.perm = 0o777
 	}
@@ -374,6 +381,7 @@ func (s *filesystem) changeMeta(ctx context.Context, f *file, change func(*attri
 		f.mu.Unlock()
 		return syscall.ENOSPC
 	}
+	a.ctime = time.Now()
 	f.attributes, f.info.Meta = a, raw
 	f.dirtyMeta = true
 	f.metaChanges++
@@ -433,5 +441,6 @@ func (s *filesystem) truncate(ctx context.Context, f *file, size int64) syscall.
 // wroteLocked notes a change of the content.
 func (f *file) wroteLocked() {
 	f.dirtyData = true
-	f.attributes.mtime, f.attributes.mtimeSet = time.Now(), false
+	now := time.Now()
+	f.attributes.mtime, f.attributes.ctime, f.attributes.mtimeSet = now, now, false
 }

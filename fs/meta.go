@@ -34,19 +34,25 @@ type attributes struct {
 	perm     uint32 // permission bits
 	uid, gid uint32
 	mtime    time.Time
-	mtimeSet bool // by utimens, so it belongs into the metadata
+	mtimeSet bool      // it stands in the metadata, or belongs there
+	ctime    time.Time // when the object was written
 }
 
 // apply fills the attributes of a kernel answer except type, size and inode.
 func (a attributes) apply(out *fuse.Attr) {
 	out.Mode = out.Mode&syscall.S_IFMT | a.perm
 	out.Uid, out.Gid = a.uid, a.gid
-	out.SetTimes(&a.mtime, &a.mtime, &a.mtime)
+	ctime := a.ctime
+	if ctime.IsZero() {
+		ctime = a.mtime
+	}
+	out.SetTimes(&a.mtime, &a.mtime, &ctime)
 }
 
 // attributesOf reads meta over the defaults of the mount.
 func (s *filesystem) attributesOf(meta map[string]string, modTime time.Time, isDir bool) attributes {
-	a := attributes{perm: s.o.FileMode, uid: s.o.UID, gid: s.o.GID, mtime: modTime.Truncate(time.Second)}
+	modTime = modTime.Truncate(time.Second) // listings have more digits than HEAD
+	a := attributes{perm: s.o.FileMode, uid: s.o.UID, gid: s.o.GID, mtime: modTime, ctime: modTime}
 	if isDir {
 		a.perm = s.o.DirMode
 	}

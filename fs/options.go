@@ -75,6 +75,11 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Store == nil || o.Cache == nil {
 		return o, errors.New("fs: Options need Store and Cache")
 	}
+	return o.fill()
+}
+
+// fill is withDefaults but for Store and Cache.
+func (o Options) fill() (Options, error) {
 	o.Prefix = strings.TrimSuffix(o.Prefix, "/")
 	if o.Prefix != "" {
 		if o.Bucket == "" {

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	gofs "github.com/hanwen/go-fuse/v2/fs"
 	"golang.org/x/sync/errgroup"
@@ -136,19 +138,16 @@ func (s *filesystem) renameFile(ctx context.Context, d *dir, name string, f *fil
 		if noReplace {
 			cond.IfAbsent = true
 		}
-		moved, err := s.moveObject(c, bucket, oldKey, newKey, info, cond)
+		moved, err := s.moveObject(c, bucket, oldKey, newKey, info, f.ownMTime(), cond)
 		if err != nil {
 			return fail(err)
 		}
 		f.mu.Lock()
-		moved.Meta, moved.ContentType = f.info.Meta, f.info.ContentType
 		if f.keepETag == f.info.ETag {
 			f.keepETag = moved.ETag // the same bytes
 		}
 		f.info = moved
-		if !f.attributes.mtimeSet && !moved.ModTime.IsZero() {
-			f.attributes.mtime = moved.ModTime
-		}
+		f.attributes.mtimeSet, f.ownTime, f.metaKnown = true, false, true
 		f.version++
 		f.mu.Unlock()
 		s.cache.Invalidate(bucket, oldKey)
@@ -185,12 +184,55 @@ func (s *filesystem) moveLocked(d *dir, name string, n node, to *dir, newName st
 	to.changedLocked(newName, false)
 }
 
+// ownMTime is the time of f when it is known better than S3 does, else zero.
+func (f *file) ownMTime() time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ownTime {
+		return f.attributes.mtime
+	}
+	return time.Time{}
+}
+
+// copyObject copies the version etag of an object on the server. The copy keeps
+// the time of the source, which S3 itself would not: mtime, or else what the
+// source has.
+func (s *filesystem) copyObject(ctx context.Context, bucket, from, to, etag string, mtime time.Time, cond store.Cond) error {
+	info, err := s.store.Head(ctx, bucket, from)
+	if err != nil {
+		return err
+	}
+	if info.ETag != etag {
+		return store.ErrChanged
+	}
+	if mtime.IsZero() {
+		mtime = info.ModTime
+	}
+	meta := maps.Clone(info.Meta)
+	if _, ok := parseMTime(meta[metaMTime]); !ok {
+		if meta == nil {
+			meta = map[string]string{}
+		}
+		meta[metaMTime] = formatMTime(mtime)
+		if metaSize(meta) > maxMeta {
+			delete(meta, metaMTime)
+		}
+	}
+	if strings.HasSuffix(from, "/") && info.Size == 0 {
+		// Not every server copies a marker.
+		_, err := s.putBytes(ctx, bucket, to, nil, meta, info.ContentType, cond)
+		return err
+	}
+	_, err = s.store.Copy(ctx, store.CopyRequest{
+		Bucket: bucket, Key: from, DstKey: to, SrcETag: etag, Meta: meta, ContentType: info.ContentType, Cond: cond,
+	})
+	return err
+}
+
 // moveObject copies an object on the server, makes sure that the copy is whole,
 // and deletes the source.
-func (s *filesystem) moveObject(ctx context.Context, bucket, from, to string, info store.Info, cond store.Cond) (store.Info, error) {
-	if _, err := s.store.Copy(ctx, store.CopyRequest{
-		Bucket: bucket, Key: from, DstKey: to, SrcETag: info.ETag, Cond: cond,
-	}); err != nil {
+func (s *filesystem) moveObject(ctx context.Context, bucket, from, to string, info store.Info, mtime time.Time, cond store.Cond) (store.Info, error) {
+	if err := s.copyObject(ctx, bucket, from, to, info.ETag, mtime, cond); err != nil {
 		return store.Info{}, err
 	}
 	moved, err := s.store.Head(ctx, bucket, to)
@@ -311,6 +353,7 @@ func (s *filesystem) renameDir(ctx context.Context, d *dir, name string, n, to *
 				}
 				f.info = info
 				f.info.Meta, f.info.ContentType = meta, contentType
+				f.metaKnown = false // the copy carries its time in addition
 			}
 			f.version++
 		}
@@ -363,7 +406,7 @@ func (s *filesystem) copyAll(ctx context.Context, bucket, from, into string, inf
 	for _, info := range infos {
 		g.Go(func() error {
 			key := into + strings.TrimPrefix(info.Key, from)
-			_, err := s.store.Copy(gctx, store.CopyRequest{Bucket: bucket, Key: info.Key, DstKey: key, SrcETag: info.ETag})
+			err := s.copyObject(gctx, bucket, info.Key, key, info.ETag, time.Time{}, store.Cond{})
 			if err == nil {
 				mu.Lock()
 				made = append(made, key)

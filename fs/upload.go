@@ -108,6 +108,9 @@ func (s *filesystem) uploadHeld(ctx context.Context, f *file) error {
 		f.mu.Unlock()
 		return nil
 	}
+	// Writing the metadata anew is no change of the content, but S3 would
+	// give the object a new time.
+	f.attributes.mtimeSet = f.attributes.mtimeSet || !f.dirtyData
 	snap := snapshot{
 		bucket: bucket, key: key, info: f.info, data: f.dirtyData, size: f.size, spool: f.spool,
 		meta: s.metaOf(f.info.Meta, f.attributes, f.kind()), metaChanges: f.metaChanges,
@@ -165,13 +168,7 @@ func (s *filesystem) storedLocked(f *file, snap snapshot, info store.Info, begun
 	if snap.data {
 		f.dirtyData = false
 	}
-	if f.info.ModTime.IsZero() {
-		// S3 does not tell; the next look will.
-		f.info.ModTime = begun.Truncate(time.Second)
-	}
-	if !f.attributes.mtimeSet {
-		f.attributes.mtime = f.info.ModTime
-	}
+	f.ownTime = !f.attributes.mtimeSet
 	f.stored, f.metaKnown, f.exclusive, f.overwrite = true, true, false, false
 	f.checked = begun
 	f.version++

@@ -1,0 +1,33 @@
+package fs
+
+import (
+	"os"
+	"testing"
+
+	"github.com/hanwen/go-fuse/v2/posixtest"
+)
+
+// posixExceptions are the tests of posixtest that do not fit S3, with the
+// reason.
+var posixExceptions = map[string]string{
+	"Link":                "S3 has no second name for an object: link(2) is EPERM",
+	"FcntlFlockLocksFile": "expects fcntl locks of one process to exclude each other; go-fuse leaves it out as well",
+	"LinkUnlinkRename":    "S3 has no second name for an object: link(2) is EPERM",
+}
+
+func TestPosix(t *testing.T) {
+	w := newWorld(t)
+	m := w.mount()
+	for name, test := range posixtest.All {
+		t.Run(name, func(t *testing.T) {
+			if reason := posixExceptions[name]; reason != "" {
+				t.Skip(reason)
+			}
+			dir := m.path(name)
+			if err := os.Mkdir(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			test(t, dir)
+		})
+	}
+}
