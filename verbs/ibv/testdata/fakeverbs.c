@@ -866,7 +866,8 @@ API int ibv_modify_qp(struct ibv_qp *v, struct ibv_qp_attr *a, int mask)
 		pthread_mutex_unlock(&mu);
 		return EINVAL;
 	}
-	if (mask & IBV_QP_PORT && (a->port_num < 1 || a->port_num > ports_of(v->context))) {
+	if ((mask & IBV_QP_PORT && (a->port_num < 1 || a->port_num > ports_of(v->context))) ||
+	    (mask & IBV_QP_PATH_MTU && (a->path_mtu < IBV_MTU_256 || a->path_mtu > IBV_MTU_4096))) {
 		pthread_mutex_unlock(&mu);
 		return EINVAL;
 	}
