@@ -524,6 +524,14 @@ func TestConcurrentClose(t *testing.T) {
 			}
 		}
 	})
+	wg.Go(func() {
+		for {
+			err := errors.Join(r.b.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState), r.b.PostRecv(verbs.RecvWR{}))
+			if errors.Is(err, verbs.ErrClosed) {
+				return
+			}
+		}
+	})
 	<-started
 	mustClose(t, r.a)
 	mustClose(t, r.b)

@@ -32,7 +32,7 @@ type qp struct {
 	qp      unsafe.Pointer
 	num     uint32
 
-	modifyMu sync.Mutex
+	modifyMu sync.Mutex // orders transitions; taken inside object.mu
 	// state is the last one set by Modify; the device may have gone to ERR
 	// since. Some drivers queue a work request that comes too early and report
 	// the error all the same, so such requests are refused before.
@@ -72,9 +72,9 @@ func (q *qp) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if a.AH.IsGlobal {
 		c.is_global = 1
 	}
-	q.modifyMu.Lock()
-	defer q.modifyMu.Unlock()
 	return q.use(func() error {
+		q.modifyMu.Lock()
+		defer q.modifyMu.Unlock()
 		errno := unix.Errno(C.shim_modify_qp(q.lib, q.qp, &c, C.uint32_t(mask)))
 		if errno != 0 {
 			return wrap(fmt.Sprintf("ibv_modify_qp to %s", a.State), errno)
@@ -141,12 +141,31 @@ func (q *qp) PostRecv(wr verbs.RecvWR) error {
 	if err := list.set(wr.SGEs); err != nil {
 		return err
 	}
-	return q.use(func() error {
-		if s := verbs.QPState(q.state.Load()); s == verbs.StateReset {
-			return fmt.Errorf("%w: receive work request in state %s", verbs.ErrInvalid, s)
-		}
+	post := func() error {
 		return wrapPost("ibv_post_recv", unix.Errno(C.shim_post_recv(q.qp, C.uint64_t(wr.ID), &list[0], C.int(len(wr.SGEs)))))
+	}
+	return q.use(func() error {
+		switch s := verbs.QPState(q.state.Load()); s {
+		case verbs.StateReset:
+			return fmt.Errorf("%w: receive work request in state %s", verbs.ErrInvalid, s)
+		case verbs.StateErr:
+			return q.recvInError(post)
+		}
+		return post()
 	})
+}
+
+// recvInError posts a receive that is flushed at once. Soft-RoCE (seen with
+// Linux 6.1) lets it lie until the next transition, so ERR is entered again.
+func (q *qp) recvInError(post func() error) error {
+	q.modifyMu.Lock()
+	defer q.modifyMu.Unlock()
+	if err := post(); err != nil || verbs.QPState(q.state.Load()) != verbs.StateErr {
+		return err
+	}
+	c := C.struct_shim_qp_attr{state: C.uint32_t(verbs.StateErr)}
+	C.shim_modify_qp(q.lib, q.qp, &c, C.uint32_t(verbs.AttrState)) // the receive is posted even if this fails
+	return nil
 }
 
 func (q *qp) Close() error {

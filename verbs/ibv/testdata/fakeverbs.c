@@ -223,10 +223,15 @@ static struct ibv_wc failed(struct qp *q, uint64_t id, int status)
 	return wc;
 }
 
-static void flush(struct qp *q)
+static void flush_sends(struct qp *q)
 {
 	for (; q->sq_count; q->sq_count--, q->sq_head++)
 		push_wc((struct cq *)q->init.send_cq, failed(q, q->sq[q->sq_head % q->init.cap.max_send_wr].id, IBV_WC_WR_FLUSH_ERR));
+}
+
+static void flush(struct qp *q)
+{
+	flush_sends(q);
 	for (; q->rq_count; q->rq_count--, q->rq_head++)
 		push_wc((struct cq *)q->init.recv_cq, failed(q, q->rq[q->rq_head % q->init.cap.max_recv_wr].id, IBV_WC_WR_FLUSH_ERR));
 }
@@ -421,7 +426,7 @@ static int post_send(struct ibv_qp *v, struct ibv_send_wr *wr, struct ibv_send_w
 	w->remote = wr->wr.rdma.remote_addr;
 	w->rkey = wr->wr.rdma.rkey;
 	if (q->state == IBV_QPS_ERR)
-		flush(q);
+		flush_sends(q);
 	pthread_cond_signal(&work);
 	pthread_mutex_unlock(&mu);
 	return 0;
@@ -446,9 +451,8 @@ static int post_recv(struct ibv_qp *v, struct ibv_recv_wr *wr, struct ibv_recv_w
 		pthread_mutex_unlock(&mu);
 		return ENOMEM;
 	}
+	/* In ERR it stays until the next transition, as with Soft-RoCE of Linux 6.1. */
 	q->rq[(q->rq_head + q->rq_count++) % q->init.cap.max_recv_wr].id = wr->wr_id;
-	if (q->state == IBV_QPS_ERR)
-		flush(q);
 	pthread_cond_signal(&work);
 	pthread_mutex_unlock(&mu);
 	return 0;
