@@ -352,6 +352,10 @@ func (c *Conn) acquire(ctx context.Context) error {
 
 // awaitFlush waits until quiet is closed; false if there is no point in waiting.
 func (c *Conn) awaitFlush(ctx context.Context, quiet <-chan struct{}) bool {
+	// Most often the flushed completions are there already.
+	if _, err := c.mux.poll(); err != nil {
+		return false
+	}
 	select {
 	case <-quiet:
 		return true

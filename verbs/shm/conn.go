@@ -21,9 +21,6 @@ const (
 	// it count as lost.
 	stallTimeout = time.Second
 	helloTimeout = 5 * time.Second
-	// starveTimeout is how long a peer may leave a request unread before that
-	// counts as a loss, too.
-	starveTimeout = 5 * time.Second
 )
 
 // socketAddr is where the device with that GID listens. Abstract sockets need

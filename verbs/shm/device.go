@@ -9,6 +9,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"s3rdmafs/verbs"
 )
@@ -59,6 +60,9 @@ type Device struct {
 	ln     *net.UnixListener
 	events chan verbs.Event
 	wg     sync.WaitGroup // every goroutine of the device
+	// starve is how long a peer may leave a request unread before that counts as
+	// a loss, too.
+	starve time.Duration
 
 	mu       sync.Mutex
 	closed   bool
@@ -106,6 +110,7 @@ func Open(o Options) (verbs.Device, error) {
 	d := &Device{
 		faults:   o.Faults,
 		log:      o.Logger,
+		starve:   5 * time.Second,
 		events:   make(chan verbs.Event, 64),
 		pds:      map[*pd]struct{}{},
 		cqs:      map[*cq]struct{}{},

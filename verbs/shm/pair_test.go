@@ -137,3 +137,47 @@ func (n *node) next(t testing.TB) verbs.WC {
 	t.Fatal("no completion")
 	return verbs.WC{}
 }
+
+func postRecv(t testing.TB, q verbs.QP, id uint64) {
+	t.Helper()
+	if err := q.PostRecv(verbs.RecvWR{ID: id}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// post sends a signaled WRITE WITH IMM of the first n bytes; imm is the ID.
+func post(t testing.TB, q verbs.QP, src, dst verbs.MR, n int, id uint64) {
+	t.Helper()
+	wr := verbs.SendWR{ID: id, Opcode: verbs.OpWriteWithImm, RemoteAddr: dst.Addr(), RKey: dst.RKey(), Imm: uint32(id), Signaled: true,
+		SGEs: []verbs.SGE{{Addr: src.Addr(), Length: uint32(n), LKey: src.LKey()}}}
+	if err := q.PostSend(wr); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// empty fails if there is a completion.
+func (n *node) empty(t testing.TB) {
+	t.Helper()
+	var wc [1]verbs.WC
+	if got, err := n.cq.Poll(wc[:]); err != nil || got > 0 {
+		t.Errorf("unexpected completion %+v, %v", wc[0], err)
+	}
+}
+
+// noSuccess fails if a good completion is among those there are.
+func (n *node) noSuccess(t testing.TB) {
+	t.Helper()
+	var wc [1]verbs.WC
+	for {
+		got, err := n.cq.Poll(wc[:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got == 0 {
+			return
+		}
+		if wc[0].Status == verbs.WCSuccess {
+			t.Errorf("good completion of %d", wc[0].ID)
+		}
+	}
+}

@@ -404,7 +404,7 @@ func (q *qp) expire() {
 		if q.starved.IsZero() {
 			q.starved = time.Now()
 		}
-		if time.Since(q.starved) < starveTimeout {
+		if time.Since(q.starved) < q.dev.starve {
 			q.arm()
 			return
 		}
