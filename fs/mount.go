@@ -48,11 +48,14 @@ func Mount(ctx context.Context, mountpoint string, o Options) (*Mounted, error) 
 	if err != nil {
 		return nil, err
 	}
-	abs, err := filepath.Abs(mountpoint)
+	abs, err := resolveMountpoint(mountpoint)
 	if err != nil {
 		return nil, err
 	}
-	if err := prepareMountpoint(abs, o.Logger); err != nil {
+	if err := clearDeadMount(abs, o.Logger); err != nil {
+		return nil, err
+	}
+	if err := CheckMountpoint(abs); err != nil {
 		return nil, err
 	}
 	if err := checkSource(ctx, o); err != nil {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -28,26 +29,22 @@ var (
 	fuseTypeOfMounts = "fuse.s3rdmafs"
 )
 
-// prepareMountpoint makes sure that dir can be mounted on. What is left of a
-// mount whose server died is taken away.
-func prepareMountpoint(dir string, log *slog.Logger) error {
+// CheckMountpoint tells whether dir can be mounted on, in one of the errors
+// above. A dead mount there is no obstacle: Mount takes it away.
+func CheckMountpoint(dir string) error {
+	dir, err := resolveMountpoint(dir)
+	if err != nil {
+		return err
+	}
 	var st unix.Stat_t
-	for range 16 { // dead mounts can lie on top of each other
-		err := unix.Stat(dir, &st)
-		switch {
-		case err == nil:
-		case errors.Is(err, syscall.ENOTCONN), errors.Is(err, syscall.ECONNABORTED):
-			if err := unmountLazily(dir); err != nil {
-				return fmt.Errorf("dead mount at %s cannot be cleared: %w", dir, err)
-			}
-			log.Warn("cleared a dead mount", "mountpoint", dir)
-			continue
-		case errors.Is(err, syscall.ENOENT):
-			return fmt.Errorf("%w: %s", ErrNoMountpoint, dir)
-		default:
-			return fmt.Errorf("mount point %s: %w", dir, err)
-		}
-		break
+	switch err := unix.Stat(dir, &st); {
+	case err == nil:
+	case isDead(err):
+		return nil
+	case errors.Is(err, syscall.ENOENT):
+		return fmt.Errorf("%w: %s", ErrNoMountpoint, dir)
+	default:
+		return fmt.Errorf("mount point %s: %w", dir, err)
 	}
 	if st.Mode&syscall.S_IFMT != syscall.S_IFDIR {
 		return fmt.Errorf("%w: %s", ErrNotDirectory, dir)
@@ -71,6 +68,43 @@ func prepareMountpoint(dir string, log *slog.Logger) error {
 		return fmt.Errorf("mount point: %w", err)
 	}
 	return nil
+}
+
+// isDead reports whether err is that of a mount whose server is gone.
+func isDead(err error) bool {
+	return errors.Is(err, syscall.ENOTCONN) || errors.Is(err, syscall.ECONNABORTED)
+}
+
+// clearDeadMount takes away what is left of mounts at dir whose servers died.
+func clearDeadMount(dir string, log *slog.Logger) error {
+	for range 16 { // they can lie on top of each other
+		var st unix.Stat_t
+		if err := unix.Stat(dir, &st); !isDead(err) {
+			return nil // whatever else is wrong is told by CheckMountpoint
+		}
+		if err := unmountLazily(dir); err != nil {
+			return fmt.Errorf("dead mount at %s cannot be cleared: %w", dir, err)
+		}
+		log.Warn("cleared a dead mount", "mountpoint", dir)
+	}
+	return fmt.Errorf("dead mounts at %s without end", dir)
+}
+
+// resolveMountpoint is dir as the table of mounts has it. The last component
+// is not followed when it cannot be, as that of a dead mount.
+func resolveMountpoint(dir string) (string, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	if real, err := filepath.EvalSymlinks(abs); err == nil {
+		return real, nil
+	}
+	parent, err := filepath.EvalSymlinks(filepath.Dir(abs))
+	if err != nil {
+		return abs, nil
+	}
+	return filepath.Join(parent, filepath.Base(abs)), nil
 }
 
 // hasMount reports whether one of our file systems is mounted at dir.

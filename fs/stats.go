@@ -2,19 +2,21 @@ package fs
 
 import (
 	"encoding/json"
+	"os"
 	"sync/atomic"
 	"syscall"
 )
 
-// statsAttr is the extended attribute of the root that holds Stats as JSON.
+// StatsXattr is the extended attribute of the root that holds Stats as JSON.
 // listxattr does not show it.
-const statsAttr = "user.s3rdmafs.stats"
+const StatsXattr = "user.s3rdmafs.stats"
 
 // maxStats is the largest extended attribute the kernel passes, bytes.
 const maxStats = 64 << 10
 
 // Stats are what a mount counted since it was made, and what it holds now.
 type Stats struct {
+	PID        int               `json:"pid"` // of the process that serves
 	Mountpoint string            `json:"mountpoint"`
 	Source     string            `json:"source"`
 	Uptime     float64           `json:"uptime_seconds"`
@@ -93,6 +95,7 @@ func (c *counters) count(o op, errno syscall.Errno) {
 
 func (s *filesystem) stats() Stats {
 	st := Stats{
+		PID:          os.Getpid(),
 		Ops:          map[string]uint64{},
 		Errors:       map[string]uint64{},
 		ReadBytes:    s.n.read.Load(),
@@ -127,7 +130,7 @@ func (s *filesystem) stats() Stats {
 	return st
 }
 
-// statsJSON is the value of statsAttr; the caller's section is left out when
+// statsJSON is the value of StatsXattr; the caller's section is left out when
 // it does not fit.
 func (m *Mounted) statsJSON() ([]byte, error) {
 	st := m.Stats()

@@ -135,7 +135,7 @@ func (d *dir) Getxattr(_ context.Context, name string, dest []byte) (uint32, sys
 	s := d.fs
 	s.n.count(opXattr, 0)
 	switch {
-	case name == statsAttr && d == s.root:
+	case name == StatsXattr && d == s.root:
 		b, err := s.mount.statsJSON()
 		if err != nil {
 			return 0, syscall.EIO
@@ -179,7 +179,7 @@ func (d *dir) editXattr(ctx context.Context, name string, value []byte, flags ui
 	if e := s.readOnlyErrno(); e != 0 {
 		return e
 	}
-	if name == statsAttr {
+	if name == StatsXattr {
 		return syscall.EPERM
 	}
 	if e := userXattrErrno(name); e != 0 {
