@@ -1,86 +1,140 @@
 package store
 
 import (
-	"context"
-	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"sync"
+	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
-	"s3rdmafs/verbs"
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/s3utils"
 )
 
 // Store is one S3 endpoint with one set of credentials.
-type Store struct{ o Options }
+type Store struct {
+	o    Options
+	c    Config
+	log  *slog.Logger
+	core *minio.Core
+	base *http.Transport
+	tr   http.RoundTripper
 
-// Options configure Open.
-type Options struct{ Endpoint string }
+	count      counters
+	firstPause time.Duration
 
-var errStub = errors.New("not built yet")
+	maxSingleCopy, copyPartSize int64 // bytes
 
-func Open(o Options) (*Store, error)                           { return &Store{o: o}, nil }
-func (s *Store) Buckets(ctx context.Context) ([]Bucket, error) { return nil, errStub }
+	noETags atomic.Bool // RDMA GETs are answered without ETag
 
-// BucketExists returns nil when the bucket is there and may be used, else ErrNoBucket, ErrDenied, …
-func (s *Store) BucketExists(ctx context.Context, bucket string) error      { return errStub }
-func (s *Store) CreateBucket(ctx context.Context, bucket string) error      { return errStub }
-func (s *Store) RemoveBucket(ctx context.Context, bucket string) error      { return errStub }
-func (s *Store) List(ctx context.Context, r ListRequest) (Page, error)      { return Page{}, errStub }
-func (s *Store) Head(ctx context.Context, bucket, key string) (Info, error) { return Info{}, errStub }
-func (s *Store) Read(ctx context.Context, r ReadRequest) (int, error)       { return 0, errStub }
-func (s *Store) Put(ctx context.Context, r PutRequest) (Info, error)        { return Info{}, errStub }
-func (s *Store) Copy(ctx context.Context, r CopyRequest) (Info, error)      { return Info{}, errStub }
-
-// Delete removes a key; one that is not there is no error.
-func (s *Store) Delete(ctx context.Context, bucket, key string) error { return errStub }
-
-// DeleteMany removes keys and returns those that stayed with their errors.
-func (s *Store) DeleteMany(ctx context.Context, bucket string, keys []string) (map[string]error, error) {
-	return nil, errStub
+	mu       sync.Mutex
+	evidence map[string]time.Time // bucket → last answer that shows bucket and credentials are good
+	any      bool                 // something was answered once
 }
 
-// Begin starts a multipart upload.
-func (s *Store) Begin(ctx context.Context, bucket, key string, meta map[string]string, contentType string) (*Upload, error) {
-	return nil, errStub
+// Open makes a store; it asks no server, so that wrong credentials or a dead
+// endpoint show at the first request (BucketExists is made for it).
+func Open(o Options) (*Store, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	o = o.withDefaults()
+	c, err := o.Resolve()
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{o: o, c: c, log: o.Logger, base: newTransport(o.MaxConns), firstPause: backoffFirst,
+		maxSingleCopy: maxSingleCopy, copyPartSize: copyPartSize, evidence: make(map[string]time.Time)}
+	s.tr = guard{s.base}
+	if s.core, err = s.newCore(s.tr); err != nil {
+		return nil, fmt.Errorf("endpoint %s: %w", c.Endpoint, err)
+	}
+	return s, nil
 }
 
-// Uploads lists the unfinished multipart uploads under prefix.
-func (s *Store) Uploads(ctx context.Context, bucket, prefix string) ([]UploadInfo, error) {
-	return nil, errStub
+func (s *Store) newCore(tr http.RoundTripper) (*minio.Core, error) {
+	lookup := minio.BucketLookupPath
+	if s3utils.IsAmazonEndpoint(*s.c.Endpoint) {
+		lookup = minio.BucketLookupAuto
+	}
+	return minio.NewCore(s.c.Endpoint.Host, &minio.Options{
+		Creds:        s.c.Credentials,
+		Secure:       s.c.Endpoint.Scheme == "https",
+		Transport:    tr,
+		Region:       s.c.Region,
+		BucketLookup: lookup,
+		MaxRetries:   1,
+	})
 }
 
-// AbortUpload ends an unfinished multipart upload; one that is not there is no error.
-func (s *Store) AbortUpload(ctx context.Context, bucket, key, id string) error { return errStub }
+// Endpoint is where requests go.
+func (s *Store) Endpoint() *url.URL { u := *s.c.Endpoint; return &u }
 
-// RDMAPutLimit is the largest object or part that one RDMA transfer can store,
-// in bytes; 0 when RDMA is not in use. Parts should not be larger while their
-// number allows.
-func (s *Store) RDMAPutLimit() int64 { return 0 }
+// Region is the one requests are signed for.
+func (s *Store) Region() string { return s.c.Region }
+
+// CredentialsSource says where the credentials come from, not what they are.
+func (s *Store) CredentialsSource() string { return s.c.CredentialsSource() }
 
 // Stats returns the counters so far.
-func (s *Store) Stats() Stats { return Stats{} }
+func (s *Store) Stats() Stats { return s.count.snapshot() }
 
-func (s *Store) Close() {}
+// Close drops idle connections. The RDMA client stays its owner's.
+func (s *Store) Close() { s.base.CloseIdleConnections() }
 
-// UploadInfo is an unfinished multipart upload.
-type UploadInfo struct {
-	Key, ID string
-	Started time.Time
+// evidenceFor is how long one good answer vouches for a bucket.
+const evidenceFor = 2 * time.Second
+
+// answered notes that a request to the bucket was answered as it should.
+func (s *Store) answered(bucket string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.any = true
+	if bucket != "" {
+		s.evidence[bucket] = time.Now()
+	}
 }
 
-// Upload is one multipart upload.
-type Upload struct{}
-
-// ID is the upload id.
-func (u *Upload) ID() string { return "" }
-
-// Part uploads part n (1…MaxParts) from src; a second call with the same n replaces the part.
-func (u *Upload) Part(ctx context.Context, n int, src verbs.Segment) error { return errStub }
-
-// PartCopy makes part n of size bytes at off of the version etag of srcKey in the same bucket.
-func (u *Upload) PartCopy(ctx context.Context, n int, srcKey, etag string, off, size int64) error {
-	return errStub
+func (s *Store) everAnswered() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.any
 }
-func (u *Upload) Complete(ctx context.Context, c Cond) (Info, error) { return Info{}, errStub }
-func (u *Upload) Abort(ctx context.Context) error                    { return errStub }
 
-// Stats are counters since Open.
-type Stats struct{}
+func (s *Store) vouchedFor(bucket string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at, ok := s.evidence[bucket]
+	return ok && time.Since(at) < evidenceFor
+}
+
+func (s *Store) doubt(bucket string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.evidence, bucket)
+}
+
+// checkNames refuses what no S3 server can store, before a request is made. key "" is
+// a request to the bucket.
+func checkNames(c call) error {
+	if err := s3utils.CheckValidBucketName(c.bucket); err != nil {
+		return &Error{Op: c.op, Bucket: c.bucket, Key: c.key, Kind: ErrInvalidName, Err: err}
+	}
+	switch {
+	case len(c.key) > MaxKeyLen:
+		return &Error{Op: c.op, Bucket: c.bucket, Key: c.key, Kind: ErrInvalidName, Err: fmt.Errorf("key of %d bytes", len(c.key))}
+	case !utf8.ValidString(c.key):
+		return &Error{Op: c.op, Bucket: c.bucket, Key: c.key, Kind: ErrInvalidName, Err: fmt.Errorf("key is not UTF-8")}
+	}
+	return nil
+}
+
+func checkKey(c call) error {
+	if c.key == "" {
+		return &Error{Op: c.op, Bucket: c.bucket, Kind: ErrInvalidName, Err: fmt.Errorf("empty key")}
+	}
+	return checkNames(c)
+}

@@ -1,0 +1,150 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"time"
+)
+
+// call names an operation in errors.
+type call struct{ op, bucket, key string }
+
+const (
+	backoffFirst = 100 * time.Millisecond
+	backoffMax   = 5 * time.Second
+)
+
+// retrier decides whether a failed operation is tried again. It belongs to one
+// operation.
+type retrier struct {
+	s         *Store
+	c         call
+	until     time.Time
+	pause     time.Duration
+	refreshed bool
+	nonsense  int // wrong answers so far
+}
+
+// maxNonsense wrong answers end the tries: a server that does not know better
+// will not learn.
+const maxNonsense = 3
+
+func (s *Store) retrier(c call) *retrier {
+	return &retrier{s: s, c: c, until: time.Now().Add(s.o.RetryFor), pause: s.firstPause}
+}
+
+// progress starts the allowance over: what moves may take long.
+func (r *retrier) progress() {
+	r.until, r.pause = time.Now().Add(r.s.o.RetryFor), r.s.firstPause
+}
+
+// again returns nil when the operation is to be tried once more, after the pause;
+// else the error to return.
+func (r *retrier) again(ctx context.Context, e *Error, f fate) error {
+	if ctx.Err() != nil {
+		return withContextError(ctx, e)
+	}
+	if tokenExpired(e) && !r.refreshed {
+		r.refreshed = true
+		r.s.c.Credentials.Expire()
+		r.s.count.retries.Add(1)
+		return nil
+	}
+	if f == fateFinal {
+		return e
+	}
+	if e.Kind == ErrBadAnswer {
+		if r.nonsense++; r.nonsense >= maxNonsense {
+			return e
+		}
+	}
+	pause := r.pause/2 + rand.N(r.pause/2+1)
+	if time.Now().Add(pause).After(r.until) {
+		return e
+	}
+	t := time.NewTimer(pause)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return withContextError(ctx, e)
+	case <-t.C:
+	}
+	r.pause = min(2*r.pause, backoffMax)
+	r.s.count.retries.Add(1)
+	r.s.log.Debug("retry", "op", r.c.op, "bucket", r.c.bucket, "key", r.c.key, "after", e)
+	return nil
+}
+
+// withContextError keeps the last failure: "timed out" alone explains nothing.
+func withContextError(ctx context.Context, e *Error) *Error {
+	if errors.Is(e, ctx.Err()) {
+		return e
+	}
+	e2 := *e
+	e2.Err = errors.Join(ctx.Err(), e.Err)
+	return &e2
+}
+
+// do runs an operation that may be repeated whatever became of it. Every try
+// gets limit.
+func (s *Store) do(ctx context.Context, c call, limit time.Duration, try func(context.Context) error) error {
+	r := s.retrier(c)
+	for {
+		err := within(ctx, limit, try)
+		if err == nil {
+			s.answered(c.bucket)
+			return nil
+		}
+		e, f := s.judge(ctx, c, err)
+		if err := r.again(ctx, e, f); err != nil {
+			return err
+		}
+	}
+}
+
+var errStalled = errors.New("no byte moved")
+
+func within(ctx context.Context, d time.Duration, try func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	return try(ctx)
+}
+
+// watchdog ends a context when nothing touched it for idle.
+type watchdog struct {
+	t    *time.Timer
+	idle time.Duration
+}
+
+func withWatchdog(ctx context.Context, idle time.Duration) (context.Context, *watchdog, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	w := &watchdog{t: time.AfterFunc(idle, func() { cancel(errStalled) }), idle: idle}
+	return ctx, w, func() { w.t.Stop(); cancel(nil) }
+}
+
+func (w *watchdog) touch() { w.t.Reset(w.idle) }
+
+// explain names the cause of an error of a request under ctx.
+func (w *watchdog) explain(ctx context.Context, err error) error {
+	if err != nil && errors.Is(context.Cause(ctx), errStalled) {
+		return fmt.Errorf("%w for %v: %w", errStalled, w.idle, err)
+	}
+	return err
+}
+
+// watched touches the watchdog for everything read through it.
+type watched struct {
+	io.Reader
+	w *watchdog
+}
+
+func (r watched) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	if n > 0 {
+		r.w.touch()
+	}
+	return n, err
+}
