@@ -153,7 +153,7 @@ func (w *world) judge(t *rapid.T, r *reader, err error) {
 
 func (w *world) version(k string) Key {
 	v := w.current[k]
-	return key(k, fmt.Sprint(v), int64(len(k)*len(k)*150_000+v*10_000))
+	return key(k, fmt.Sprint(v), int64(len(k)*len(k)*len(k)*150_000+v*10_000))
 }
 
 func (w *world) answer(i int, err error) {
@@ -217,27 +217,18 @@ func runModel(t *rapid.T) {
 			h.o.Close()
 			w.handles = append(w.handles[:i], w.handles[i+1:]...)
 		},
-		"read": func(t *rapid.T) {
-			_, h := pick(t, "handle", w.handles)
-			_, s := pick(t, "stream", h.streams)
-			size := h.o.key.Size
-			off := rapid.Int64Range(0, size-1).Draw(t, "off")
-			if rapid.Bool().Draw(t, "on") { // read on
-				off = min(s.runs[0].pos, size-1)
+		"read": w.read,
+		"read many": func(t *rapid.T) {
+			for range 8 {
+				w.read(t)
 			}
-			n := int(min(size-off, rapid.SampledFrom([]int64{1, 4096, 100_000, 1 << 20}).Draw(t, "n")))
-			ctx, cancel := context.WithCancel(context.Background())
-			r := &reader{h: h, cancel: cancel, done: make(chan error, 1)}
-			h.users++
-			w.readers = append(w.readers, r)
-			go func() { r.done <- checkRead(ctx, s, off, n) }()
 		},
 		"view": func(t *rapid.T) {
 			_, h := pick(t, "handle", w.handles)
 			_, s := pick(t, "stream", h.streams)
 			off := rapid.Int64Range(0, h.o.key.Size-1).Draw(t, "off")
 			ctx, cancel := context.WithCancel(context.Background())
-			cancel() // only what is there
+			cancel() // takes what is there, and starts a fetch of what is not
 			v, err := s.View(ctx, off, 10_000)
 			if err != nil {
 				return
@@ -328,6 +319,25 @@ func runModel(t *rapid.T) {
 	} else if s := w.c.Stats(); err != nil || mrs != 0 || s.InUse != 0 || s.Pinned != 0 || s.Objects != 0 {
 		t.Fatalf("Close: %v, %d MRs, %+v", err, mrs, s)
 	}
+}
+
+// read starts a reader.
+func (w *world) read(t *rapid.T) {
+	_, h := pick(t, "handle", w.handles)
+	_, s := pick(t, "stream", h.streams)
+	size := h.o.key.Size
+	off := rapid.Int64Range(0, size-1).Draw(t, "off")
+	if rapid.Bool().Draw(t, "on") { // where the first run ended
+		w.c.mu.Lock()
+		off = min(s.runs[0].pos, size-1)
+		w.c.mu.Unlock()
+	}
+	n := int(min(size-off, rapid.SampledFrom([]int64{1, 4096, 100_000, 1 << 20}).Draw(t, "n")))
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &reader{h: h, cancel: cancel, done: make(chan error, 1)}
+	h.users++
+	w.readers = append(w.readers, r)
+	go func() { r.done <- checkRead(ctx, s, off, n) }()
 }
 
 // drop ends region i, or its wait.
