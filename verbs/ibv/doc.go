@@ -9,8 +9,8 @@
 // Objects are closed in reverse order of their making; Close returns
 // verbs.ErrBusy while dependent objects exist and does nothing the second time.
 //
-// Lock order: QP, MR → CQ, PD → CompChannel → Device. Only a Close holds its
-// object's lock for writing, and it takes no other object's lock then. The
-// registries (device.cqs, compChannel.cqs) are leaf locks: no call into C is
-// made under them, because ibv_destroy_cq waits for events to be acknowledged.
+// Locks: each object has its own, held for writing by Close only, and none is
+// taken while another object's is held; qp.modifyMu and cq.pollMu come after it.
+// device.cqMu is a leaf, under which C is never called, since ibv_destroy_cq and
+// ibv_destroy_qp wait for events to be acknowledged.
 package ibv
