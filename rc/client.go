@@ -111,9 +111,10 @@ type Client struct {
 
 	keptMu sync.Mutex
 	idle   []*keptSession // most recently used last
-	open   int            // kept sessions, idle or in use
+	open   int            // sessions of all kinds, idle or in use
+	kept   int            // kept ones of them
 	closed bool
-	ending sync.WaitGroup // kept sessions that are being ended in the background
+	ending sync.WaitGroup // idle sessions that are being ended
 }
 
 // NewClient makes a client; it does no I/O. Close it after the last transfer.
@@ -260,7 +261,8 @@ func (c *Client) Close() {
 	c.idle = nil
 	c.keptMu.Unlock()
 	for _, s := range idle {
-		c.endInBackground(s)
+		s.expiry.Stop()
+		c.ending.Go(func() { c.end(s) })
 	}
 	c.ending.Wait()
 	c.control.client.CloseIdleConnections()

@@ -92,16 +92,23 @@ type peer struct {
 	creds token.Credentials
 }
 
-// post sends one request and reads its answer. sent reports whether any of it
-// may have left; wrote, unless nil, is called once all of it has.
-func (k *control) post(ctx context.Context, p peer, path string, h http.Header, wrote func()) (a answer, sent bool, err error) {
+// wire is how far a request got.
+type wire struct {
+	sent   bool // some of it may have left
+	reused bool // on a connection that had served others
+}
+
+// post sends one request and reads its answer. wrote, unless nil, is called once
+// all of the request has left.
+func (k *control) post(ctx context.Context, p peer, path string, h http.Header, wrote func()) (answer, wire, error) {
 	// The trace functions run on goroutines of the transport, which may outlive this call.
 	var mu sync.Mutex
+	var state wire
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GotConn: func(httptrace.GotConnInfo) {
+		GotConn: func(info httptrace.GotConnInfo) {
 			mu.Lock()
 			defer mu.Unlock()
-			sent = true
+			state = wire{sent: true, reused: info.Reused}
 		},
 		WroteRequest: func(info httptrace.WroteRequestInfo) {
 			if wrote != nil && info.Err == nil {
@@ -112,30 +119,30 @@ func (k *control) post(ctx context.Context, p peer, path string, h http.Header, 
 	u := url.URL{Scheme: k.scheme, Host: p.addr, Path: path}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(), nil)
 	if err != nil {
-		return answer{}, false, err
+		return answer{}, wire{}, err
 	}
 	req.Host = k.host
 	req.Header = h
 	if err := token.Sign(req, p.creds, k.region, k.service, time.Now()); err != nil {
-		return answer{}, false, err
+		return answer{}, wire{}, err
 	}
 	res, err := k.client.Do(req)
 	mu.Lock()
-	left := sent
+	w := state
 	mu.Unlock()
 	if err != nil {
 		var ue *url.Error
 		if errors.As(err, &ue) {
 			err = ue.Err
 		}
-		return answer{}, left, err
+		return answer{}, w, err
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxErrorBody))
 	if err != nil {
-		return answer{}, true, err
+		return answer{}, w, err
 	}
-	a = answer{status: res.StatusCode, header: res.Header}
+	a := answer{status: res.StatusCode, header: res.Header}
 	if res.StatusCode >= 400 {
 		var doc struct{ Code, Message string }
 		if xml.NewDecoder(bytes.NewReader(body)).Decode(&doc) == nil {
@@ -143,7 +150,7 @@ func (k *control) post(ctx context.Context, p peer, path string, h http.Header, 
 		}
 	}
 	k.ep.learn(path, a)
-	return a, true, nil
+	return a, w, nil
 }
 
 // prepare sends a first request: it tries the endpoint's addresses in turn until
@@ -155,12 +162,18 @@ func (k *control) prepare(ctx context.Context, creds token.Credentials, h http.H
 	}
 	for i, addr := range addrs {
 		p := peer{addr: addr, creds: creds}
-		a, sent, err := k.post(ctx, p, token.PathPrepare, h.Clone(), nil)
+		a, w, err := k.post(ctx, p, token.PathPrepare, h.Clone(), nil)
+		if err != nil && w.reused && ctx.Err() == nil {
+			// The server closed an idle connection just then. A session that it
+			// may have opened all the same expires; nothing was transferred.
+			k.client.CloseIdleConnections()
+			a, w, err = k.post(ctx, p, token.PathPrepare, h.Clone(), nil)
+		}
 		if err == nil {
 			k.resolver.prefer(addr)
 			return a, p, nil
 		}
-		if sent || ctx.Err() != nil || i == len(addrs)-1 {
+		if w.sent || ctx.Err() != nil || i == len(addrs)-1 {
 			k.resolver.forget()
 			return answer{}, peer{}, err
 		}

@@ -168,8 +168,10 @@ func (e *endpoint) refuse(d time.Duration, reason string) {
 }
 
 func (e *endpoint) refuseLocked(d time.Duration, reason string) {
-	if !e.negative || e.reason != reason {
+	if !e.negative {
 		e.log.Warn("RDMA not used: "+reason, "retry_after", d)
+	} else {
+		e.log.Debug("RDMA still not used: "+reason, "retry_after", d)
 	}
 	e.negative = true
 	e.trial = false

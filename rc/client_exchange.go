@@ -14,6 +14,8 @@ import (
 const (
 	// completionLag is how long a completion may come after FINAL (section 12.6).
 	completionLag = 2 * time.Second
+	// ackLag is how long a write's acknowledgement may come after an error answer.
+	ackLag = 100 * time.Millisecond
 	// settleTime is how long an answer is waited for after a PUT's write failed: it
 	// can tell that nothing was stored.
 	settleTime = time.Second
@@ -41,7 +43,7 @@ type exchange struct {
 
 type reply struct {
 	answer answer
-	sent   bool
+	wire   wire
 	err    error
 }
 
@@ -59,13 +61,13 @@ func (x *exchange) run(ctx context.Context) (token.Final, *failure) {
 		}
 	}
 	go func() {
-		a, sent, err := x.c.control.post(reqCtx, x.link.peer, x.path, x.header, func() {
+		a, w, err := x.c.control.post(reqCtx, x.link.peer, x.path, x.header, func() {
 			select {
 			case wrote <- struct{}{}:
 			default:
 			}
 		})
-		replies <- reply{a, sent, err}
+		replies <- reply{a, w, err}
 	}()
 	x.sent = true // until the reply tells otherwise
 
@@ -73,7 +75,11 @@ func (x *exchange) run(ctx context.Context) (token.Final, *failure) {
 	if fail == nil {
 		return *x.final, nil
 	}
+	if x.posted && !x.completed && fail.answer != nil && !sessionCode(fail.answer.code) {
+		x.awaitAck()
+	}
 	x.c.drain(x.link)
+	x.lastWord()
 	if !answered {
 		// Without the data a PUT cannot succeed any more, so an answer that is on its way
 		// settles what the completion left open.
@@ -88,7 +94,7 @@ func (x *exchange) run(ctx context.Context) (token.Final, *failure) {
 		closeConn()
 		if !answered {
 			r := <-replies
-			x.sent = r.sent
+			x.sent = r.wire.sent
 		}
 	}
 	fail.kept = x.kept
@@ -96,10 +102,35 @@ func (x *exchange) run(ctx context.Context) (token.Final, *failure) {
 	if x.t.op == OpPut && x.posted && x.sent {
 		fail.maybeStored = x.maybeStored(fail)
 	}
-	if fail.phase == PhaseReady && x.completed {
+	if x.completed && (fail.phase == PhaseReady || fail.cause == causeCaller || fail.cause == causeDeadline) {
 		fail.phase = PhaseFinal
 	}
 	return token.Final{}, fail
+}
+
+// awaitAck gives the acknowledgement of a write the time to come in that its
+// server's answer overtook: it tells whether the answer is about storing.
+func (x *exchange) awaitAck() {
+	select {
+	case wc := <-x.link.conn.Completions():
+		x.completed = wc.Status == verbs.WCSuccess && wc.ID == uint64(x.cookie)
+	case <-time.After(ackLag):
+	}
+}
+
+// lastWord looks, after the drain, for the good completion of a PUT's write that
+// came at the same time as what ended the transfer.
+func (x *exchange) lastWord() {
+	for x.posted && !x.completed {
+		select {
+		case wc := <-x.link.conn.Completions():
+			if wc.Status == verbs.WCSuccess && wc.ID == uint64(x.cookie) {
+				x.completed = true
+			}
+		default:
+			return
+		}
+	}
 }
 
 // maybeStored reports whether a PUT whose data and request may both have arrived
@@ -115,7 +146,7 @@ func (x *exchange) maybeStored(fail *failure) bool {
 
 // settle lets an error answer decide after a failed write.
 func (x *exchange) settle(fail *failure, r reply) {
-	x.sent = r.sent
+	x.sent = r.wire.sent
 	if r.err == nil && r.answer.status >= 400 {
 		fail.cause, fail.answer = causeAnswer, &r.answer
 	}
@@ -146,7 +177,7 @@ func (x *exchange) wait(ctx context.Context, wrote <-chan struct{}, replies <-ch
 			}
 		case r := <-replies:
 			answered = true
-			x.sent = r.sent
+			x.sent = r.wire.sent
 			if fail := x.answer(r); fail != nil {
 				return fail, true
 			}
@@ -155,22 +186,15 @@ func (x *exchange) wait(ctx context.Context, wrote <-chan struct{}, replies <-ch
 			return &failure{phase: PhaseData, cause: causeMalformed,
 				err: fmt.Errorf("%w: FINAL without completion", ErrProtocol)}, answered
 		case <-deadline.C:
-			return &failure{phase: x.waitingFor(), cause: causeDeadline, err: ErrDeadline}, answered
+			return &failure{phase: PhaseData, cause: causeDeadline, err: ErrDeadline}, answered
 		case <-ctx.Done():
-			return &failure{phase: x.waitingFor(), cause: causeCaller, err: context.Cause(ctx)}, answered
+			return &failure{phase: PhaseData, cause: causeCaller, err: context.Cause(ctx)}, answered
 		}
 	}
 	if x.final.HasCRC64 && token.CRC64NVME(x.t.seg.Buf[:x.final.Bytes]) != x.final.CRC64 {
 		return &failure{phase: PhaseFinal, cause: causeChecksum, err: ErrChecksum}, answered
 	}
 	return nil, answered
-}
-
-func (x *exchange) waitingFor() Phase {
-	if x.completed {
-		return PhaseFinal
-	}
-	return PhaseData
 }
 
 // write posts a PUT's one work request.

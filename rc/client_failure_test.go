@@ -23,9 +23,9 @@ const failSize = 100_000
 
 // impatient makes the client's own deadline the first to end a transfer.
 func impatient(o *rc.ClientOptions) {
-	o.Timeouts.Transfer = 100 * time.Millisecond
+	o.Timeouts.Transfer = 500 * time.Millisecond
 	o.Timeouts.Rate = 1 << 40
-	o.Timeouts.Final = 100 * time.Millisecond
+	o.Timeouts.Final = 500 * time.Millisecond
 }
 
 // answerOnly answers requests of one route.
@@ -182,7 +182,7 @@ func TestF4GetStalls(t *testing.T) {
 					}
 					return shm.Verdict{}
 				}
-				o := rigOptions{exec: time.Second}
+				o := rigOptions{exec: 2 * time.Second}
 				switch {
 				case c.before:
 					o.hooks.BeforeWrite = g.hold
@@ -235,7 +235,7 @@ func TestF4DrainWaitsForTheCopy(t *testing.T) {
 	defer g.release()
 	var returned atomic.Bool
 	var late atomic.Int32
-	r := newRig(t, rigOptions{exec: time.Second, own: &shm.Faults{Seed: 1, Piece: 10_000, Hook: func(p shm.Point, w shm.Write) shm.Verdict {
+	r := newRig(t, rigOptions{exec: 2 * time.Second, own: &shm.Faults{Seed: 1, Piece: 10_000, Hook: func(p shm.Point, w shm.Write) shm.Verdict {
 		if p == shm.PointPiece {
 			g.hold()
 			if returned.Load() {
@@ -357,7 +357,7 @@ func TestF6SourceIsReused(t *testing.T) {
 		t.Run(name("point %d", point), func(t *testing.T) {
 			g := newGate()
 			defer g.release()
-			r := newRig(t, rigOptions{exec: time.Second, client: impatient, theirs: &shm.Faults{Hook: func(p shm.Point, w shm.Write) shm.Verdict {
+			r := newRig(t, rigOptions{exec: 2 * time.Second, client: impatient, theirs: &shm.Faults{Hook: func(p shm.Point, w shm.Write) shm.Verdict {
 				if p == point {
 					g.hold()
 				}
@@ -382,7 +382,10 @@ func TestF7FinalLost(t *testing.T) {
 	r := newRig(t, rigOptions{hooks: rctest.Hooks{BeforeFinal: func() bool { return true }}})
 	data := random(failSize)
 	copy(r.seg.Buf, data)
-	wantError(t, r.transfer(t.Context(), rc.OpPut), rc.ActionUnknown, rc.PhaseFinal)
+	err := r.transfer(t.Context(), rc.OpPut)
+	if e, ok := err.(*rc.Error); !ok || e.Action != rc.ActionUnknown || e.Status != 0 {
+		t.Errorf("error %v", err)
+	}
 	if o, ok := r.peer.Get("b/k"); !ok || len(o.Data) != failSize {
 		t.Error("the object was not stored, so this test tests nothing")
 	}

@@ -57,7 +57,7 @@ func (c *Client) takeKept(creds token.Credentials, size int64) *keptSession {
 // openKept makes a kept session. It returns nil and no failure when the endpoint
 // takes the transfer in an ordinary session only.
 func (c *Client) openKept(ctx context.Context, creds token.Credentials, t *transfer) (*keptSession, *failure, error) {
-	if !c.reserveKept() {
+	if !c.reserve() {
 		return nil, nil, nil
 	}
 	capacity := c.capacityFor(t.op, t.size())
@@ -65,10 +65,13 @@ func (c *Client) openKept(ctx context.Context, creds token.Credentials, t *trans
 		Op: t.op, Target: t.target, Size: capacity, Keep: true,
 	})
 	if fail == nil && unsafe == nil && l.keep > 0 {
+		c.keptMu.Lock()
+		c.kept++
+		c.keptMu.Unlock()
 		c.counts.opened()
 		return &keptSession{link: l, capacity: capacity}, nil, nil
 	}
-	c.unreserveKept()
+	c.unreserve()
 	if unsafe != nil {
 		return nil, fail, unsafe
 	}
@@ -90,9 +93,9 @@ func (c *Client) openKept(ctx context.Context, creds token.Credentials, t *trans
 	return nil, nil, l.release(c)
 }
 
-// reserveKept makes room for one more kept session among the sessions of this
-// client, if need be by ending the idle one that was unused for longest.
-func (c *Client) reserveKept() bool {
+// reserve makes room for one more session among those of this client, if need be
+// by ending the idle one that was unused for longest.
+func (c *Client) reserve() bool {
 	c.keptMu.Lock()
 	if c.closed {
 		c.keptMu.Unlock()
@@ -113,14 +116,23 @@ func (c *Client) reserveKept() bool {
 	c.open++ // the oldest one's place is given back when it has ended
 	c.ending.Add(1)
 	c.keptMu.Unlock()
+	defer c.ending.Done()
 	c.end(oldest)
 	return true
 }
 
-func (c *Client) unreserveKept() {
+func (c *Client) unreserve() {
 	c.keptMu.Lock()
 	defer c.keptMu.Unlock()
 	c.open--
+}
+
+// lost takes a kept session out of the books.
+func (c *Client) lost() {
+	c.keptMu.Lock()
+	defer c.keptMu.Unlock()
+	c.open--
+	c.kept--
 }
 
 // next runs a transfer in a kept session: one round trip. After a failure the
@@ -130,8 +142,9 @@ func (c *Client) next(ctx context.Context, s *keptSession, t *transfer) (f token
 		fail.kept = true
 		c.drain(s.link)
 		c.cancel(s.link)
-		c.unreserveKept()
-		return token.Final{}, fail, s.link.release(c)
+		unsafe := s.link.release(c)
+		c.lost()
+		return token.Final{}, fail, unsafe
 	}
 	// Nothing is outstanding in an idle session, so any completion is foreign.
 	select {
@@ -174,9 +187,8 @@ func (c *Client) idleAgain(s *keptSession) {
 	hold := min(c.o.KeepIdle, s.link.keep*3/4)
 	c.keptMu.Lock()
 	if c.closed || s.seq == 1<<32-1 {
-		c.ending.Add(1)
 		c.keptMu.Unlock()
-		go c.end(s)
+		c.end(s)
 		return
 	}
 	s.expiry = time.AfterFunc(hold, func() { c.expire(s) })
@@ -192,6 +204,7 @@ func (c *Client) expire(s *keptSession) {
 			c.idle = append(c.idle[:i], c.idle[i+1:]...)
 			c.ending.Add(1)
 			c.keptMu.Unlock()
+			defer c.ending.Done()
 			c.end(s)
 			return
 		}
@@ -199,19 +212,12 @@ func (c *Client) expire(s *keptSession) {
 	c.keptMu.Unlock()
 }
 
-func (c *Client) endInBackground(s *keptSession) {
-	s.expiry.Stop()
-	c.ending.Add(1)
-	go c.end(s)
-}
-
 // end gives an idle session up. No memory of a transfer is bound to it.
 func (c *Client) end(s *keptSession) {
-	defer c.ending.Done()
 	c.drain(s.link)
 	c.cancel(s.link)
 	if err := s.link.release(c); err != nil {
 		c.log.Error("queue pair of an idle session not destroyed", "err", err)
 	}
-	c.unreserveKept()
+	c.lost()
 }

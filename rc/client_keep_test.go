@@ -191,7 +191,10 @@ func TestKeptFinalLost(t *testing.T) {
 	stored := 0
 	d.objects.storing = func() error { stored++; return nil }
 	lose.Store(true)
-	wantError(t, d.put(c, "k", 1000), rc.ActionUnknown, rc.PhaseFinal)
+	err := d.put(c, "k", 1000)
+	if e, ok := err.(*rc.Error); !ok || e.Action != rc.ActionUnknown || e.Status != 0 {
+		t.Errorf("PUT: %v", err)
+	}
 	if stored != 1 {
 		t.Errorf("stored %d times", stored)
 	}
@@ -486,4 +489,43 @@ func TestKeepRefused(t *testing.T) {
 	if n := d.count(token.PathPrepare); n != 4 {
 		t.Errorf("%d PREPAREs, want the probe, one refused, and two", n)
 	}
+}
+
+// TestOrdinarySessionsNeedRoomToo: idle kept sessions hold all queue pairs when
+// the endpoint stops to offer kept ones.
+func TestOrdinarySessionsNeedRoomToo(t *testing.T) {
+	d := newDuo(t, duoOptions{})
+	pool, err := verbs.NewPool(d.own.dev, verbs.PoolOptions{
+		PD: d.own.pd, Port: 1, MaxQPs: 2, Access: verbs.AccessRemoteWrite,
+		Cap: verbs.QPCap{MaxSendWR: 2, MaxRecvWR: 2, MaxSendSGE: 1, MaxRecvSGE: 1},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { pool.Close() })
+	refuse := false
+	d.intercept = func(w http.ResponseWriter, r *http.Request, _ http.Handler) bool {
+		no := refuse && r.Header.Get(token.HeaderKeep) != ""
+		if no {
+			w.WriteHeader(http.StatusBadGateway)
+		}
+		return no
+	}
+	c := d.client(func(o *rc.ClientOptions) { o.Pool, o.Sessions = pool, 2 })
+	d.warm(c)
+	for _, n := range []int{1 << 20, 2 << 20} {
+		if err := d.put(c, "k", n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := c.Stats(); s.Idle != 2 {
+		t.Fatalf("%d idle sessions", s.Idle)
+	}
+	refuse = true
+	ctx, cancel := context.WithTimeout(t.Context(), clientPatience)
+	defer cancel()
+	if _, err := c.Put(ctx, rc.PutRequest{Bucket: "b", Key: "k", Src: d.seg.Slice(0, 4<<20)}); err != nil {
+		t.Error(err)
+	}
+	c.Close()
 }

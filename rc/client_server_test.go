@@ -36,12 +36,12 @@ type duo struct {
 	routes   map[string]int
 	// intercept may answer a request instead of the server; set before any is sent.
 	intercept func(w http.ResponseWriter, r *http.Request, next http.Handler) bool
-	ended     chan struct{}
 }
 
 type duoOptions struct {
 	server      func(*rc.ServerOptions)
 	own, theirs *shm.Faults
+	bare        bool // no recording, no intercept
 }
 
 func authByAccessKey(r *http.Request) (rc.Principal, error) {
@@ -52,11 +52,15 @@ func authByAccessKey(r *http.Request) (rc.Principal, error) {
 
 func newDuo(t testing.TB, o duoOptions) *duo {
 	t.Helper()
-	d := &duo{t: t, objects: newMemObjects(), routes: make(map[string]int), ended: make(chan struct{}, 10_000)}
+	d := &duo{t: t, objects: newMemObjects(), routes: make(map[string]int)}
 	d.own, d.theirs = newEnd(t, o.own), newEnd(t, o.theirs)
 	d.seg = d.own.region(t, 16<<20)
 	d.startServer(o.server)
-	srv := httptest.NewServer(http.HandlerFunc(d.serve))
+	var h http.Handler = http.HandlerFunc(d.serve)
+	if o.bare {
+		h = d.handler
+	}
+	srv := httptest.NewServer(h)
 	t.Cleanup(srv.Close)
 	d.url = srv.URL
 	return d
@@ -90,7 +94,6 @@ func (d *duo) startServer(edit func(*rc.ServerOptions)) {
 }
 
 func (d *duo) serve(w http.ResponseWriter, r *http.Request) {
-	defer func() { d.ended <- struct{}{} }()
 	d.mu.Lock()
 	h := d.handler
 	d.routes[r.URL.Path]++
@@ -522,5 +525,30 @@ func TestLimitsOfThePeerThrottle(t *testing.T) {
 		}
 	case <-time.After(clientPatience):
 		t.Error("the first transfer hangs")
+	}
+}
+
+// TestStaleConnection: the server closes an idle connection at the moment it is
+// used again; PREPARE may be sent a second time.
+func TestStaleConnection(t *testing.T) {
+	d := newDuo(t, duoOptions{})
+	var prepares atomic.Int32
+	d.intercept = func(w http.ResponseWriter, r *http.Request, _ http.Handler) bool {
+		if r.URL.Path == token.PathPrepare && prepares.Add(1) == 2 {
+			panic(http.ErrAbortHandler)
+		}
+		return false
+	}
+	c := d.client(noKeep)
+	for range 2 {
+		if err := d.put(c, "k", 1000); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := prepares.Load(); n != 3 {
+		t.Errorf("%d PREPAREs", n)
+	}
+	if s := c.Stats(); s.Retries != 0 || s.PutErrors != 0 || !s.Usable {
+		t.Errorf("stats %+v", s)
 	}
 }

@@ -73,7 +73,7 @@ func (c *Client) Stats() ClientStats {
 	c.counts.mu.Unlock()
 	s.InUse, s.Bound = c.slots.state()
 	c.keptMu.Lock()
-	s.Kept, s.Idle = c.open, len(c.idle)
+	s.Kept, s.Idle = c.kept, len(c.idle)
 	c.keptMu.Unlock()
 	s.Usable, s.Reason = c.ep.usable()
 	s.Capabilities, _ = c.ep.capabilities()

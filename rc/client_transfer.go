@@ -157,6 +157,9 @@ func (c *Client) try(ctx context.Context, t *transfer, fresh bool) (f token.Fina
 
 // session runs the transfer in a session of its own: PREPARE, READY, FINAL.
 func (c *Client) session(ctx context.Context, creds token.Credentials, t *transfer) (f token.Final, fail *failure, unsafe error) {
+	if c.reserve() {
+		defer c.unreserve()
+	}
 	l, fail, unsafe := c.connect(ctx, t, creds, token.PrepareRequest{
 		Op: t.op, Target: t.target, Size: t.size(), Offset: t.offset, Extras: t.extras,
 	})
