@@ -49,7 +49,11 @@ func (f *file) newHandle(flags uint32) *handle {
 		f.writers++
 	}
 	f.mu.Unlock()
-	f.fs.n.handles.Add(1)
+	s := f.fs
+	s.mu.Lock()
+	s.open[h] = struct{}{}
+	s.mu.Unlock()
+	s.n.handles.Add(1)
 	return h
 }
 
@@ -317,6 +321,9 @@ func (h *handle) Release(context.Context) syscall.Errno {
 	f, s := h.f, h.f.fs
 	s.n.count(opRelease, 0)
 	s.n.handles.Add(-1)
+	s.mu.Lock()
+	delete(s.open, h)
+	s.mu.Unlock()
 	h.mu.Lock()
 	h.closeStreamLocked()
 	h.mu.Unlock()

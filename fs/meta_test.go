@@ -70,7 +70,7 @@ func TestMetaRoundTrip(t *testing.T) {
 	if m := s.metaOf(nil, plain, syscall.S_IFREG); len(m) != 0 {
 		t.Errorf("defaults are written: %v", m)
 	}
-	a := attributes{perm: 0o755, uid: 1000, gid: 8, mtime: time.Unix(5, 25e7), mtimeSet: true}
+	a := attributes{perm: 0o755, uid: 1000, gid: 8, mtime: time.Unix(5, 25e7), mtimeSet: true, ctime: at}
 	m := s.metaOf(map[string]string{"colour": "red", metaGID: "8"}, a, syscall.S_IFREG)
 	want := map[string]string{"colour": "red", metaMode: "33261", metaUID: "1000", metaGID: "8", metaMTime: "5.25"}
 	if !maps.Equal(m, want) {
@@ -80,7 +80,7 @@ func TestMetaRoundTrip(t *testing.T) {
 	if !got.mtime.Equal(a.mtime) {
 		t.Errorf("mtime is %v, want %v", got.mtime, a.mtime)
 	}
-	got.mtime = a.mtime
+	got.mtime, got.ctime = a.mtime, a.ctime
 	if got != a {
 		t.Errorf("read back as %+v, want %+v", got, a)
 	}

@@ -66,7 +66,7 @@ func Mount(ctx context.Context, mountpoint string, o Options) (*Mounted, error) 
 	s := &filesystem{
 		o: o, log: o.Logger, store: o.Store, cache: o.Cache, begun: time.Now(), life: life,
 		dirRename: semaphore.NewWeighted(1), parts: semaphore.NewWeighted(int64(o.UploadParallel)),
-		inos: map[uint64]node{}, dirty: map[*file]struct{}{}, skipped: map[string]struct{}{},
+		inos: map[uint64]node{}, open: map[*handle]struct{}{}, dirty: map[*file]struct{}{}, skipped: map[string]struct{}{},
 	}
 	s.root = s.newDir()
 	s.root.fs, s.root.ino = s, fuse.FUSE_ROOT_ID
@@ -136,7 +136,10 @@ func (m *Mounted) kernelOptions() *gofs.Options {
 		MaxWrite:      maxWrite,
 		MaxBackground: maxBackground,
 		// The kernel checks modes and owners.
-		Options:          []string{"default_permissions"},
+		Options: []string{"default_permissions"},
+		// Answers are written from where the bytes are; a pipe between would
+		// have to be larger than the largest of them.
+		DisableSplice:    true,
 		DirectMount:      true,
 		DirectMountFlags: syscall.MS_NOSUID | syscall.MS_NODEV,
 		// Pages live and die with the ETag, see open.
@@ -224,11 +227,8 @@ func (m *Mounted) detach() error {
 	}
 	m.fs.log.Warn("mount is in use, detaching it", "mountpoint", m.dir)
 	conn := connectionOf(m.dir)
-	if err := unmountLazily(m.dir); err != nil {
+	if err := unmountForced(m.dir, conn); err != nil {
 		return fmt.Errorf("unmount %s: %w", m.dir, err)
-	}
-	if err := abortConnection(conn); err != nil {
-		return fmt.Errorf("%s is detached, but still in use: %w", m.dir, err)
 	}
 	<-m.gone
 	return nil
@@ -259,6 +259,21 @@ func (m *Mounted) finish() {
 		<-waited
 	}
 	m.result = s.unsaved(errs)
+	s.closeHandles()
+}
+
+// closeHandles releases what the kernel did not get to release.
+func (s *filesystem) closeHandles() {
+	s.mu.Lock()
+	var open []*handle
+	for h := range s.open {
+		open = append(open, h)
+	}
+	s.mu.Unlock()
+	for _, h := range open {
+		h.Release(context.Background())
+	}
+	s.n.handles.Store(0) // directories hold nothing
 }
 
 // cancelUploads ends every upload under way.

@@ -17,15 +17,16 @@ import (
 
 // Why a directory cannot be a mount point.
 var (
-	ErrNoMountpoint  = errors.New("mount point does not exist")
-	ErrNotDirectory  = errors.New("mount point is not a directory")
-	ErrNotEmpty      = errors.New("mount point is not empty")
-	ErrMounted       = errors.New("mount point already has an s3rdmafs mount")
-	errStillInUse    = errors.New("no way to end the connection")
-	errNoFusermount  = errors.New("neither the right to unmount nor fusermount3")
+	ErrNoMountpoint = errors.New("mount point does not exist")
+	ErrNotDirectory = errors.New("mount point is not a directory")
+	ErrNotEmpty     = errors.New("mount point is not empty")
+	ErrMounted      = errors.New("mount point already has an s3rdmafs mount")
+	errNoFusermount = errors.New("neither the right to unmount nor fusermount3")
+)
+
+const (
 	fuseConnections  = "/sys/fs/fuse/connections"
 	mountInfo        = "/proc/self/mountinfo"
-	fusermountNames  = []string{"fusermount3", "fusermount"}
 	fuseTypeOfMounts = "fuse.s3rdmafs"
 )
 
@@ -166,7 +167,7 @@ func unmountLazily(dir string) error {
 
 // fusermount calls the helper for users who may not unmount by themselves.
 func fusermount(flag, dir string) error {
-	for _, name := range fusermountNames {
+	for _, name := range []string{"fusermount3", "fusermount"} {
 		bin, err := exec.LookPath(name)
 		if err != nil {
 			continue
@@ -193,20 +194,22 @@ func connectionOf(dir string) uint32 {
 	return unix.Minor(st.Dev)
 }
 
-// abortConnection ends a connection that outlives its mount.
-func abortConnection(n uint32) error {
-	if n == 0 {
-		return errStillInUse
+// unmountForced takes a mount that is in use out of the tree and ends its
+// connection, of which conn is the number.
+func unmountForced(dir string, conn uint32) error {
+	err := unix.Unmount(dir, unix.MNT_FORCE|unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	if !errors.Is(err, syscall.EPERM) {
+		return err
 	}
-	path := fmt.Sprintf("%s/%d/abort", fuseConnections, n)
-	err := os.WriteFile(path, []byte("1"), 0)
-	if errors.Is(err, os.ErrNotExist) {
-		if _, serr := os.Stat(fuseConnections); serr == nil {
-			if entries, _ := os.ReadDir(fuseConnections); len(entries) > 0 {
-				return nil // the last user left by itself
-			}
-		}
-		return errStillInUse
+	if err := fusermount("-uz", dir); err != nil {
+		return err
 	}
-	return err
+	err = errors.New("number of the connection unknown")
+	if conn != 0 {
+		err = os.WriteFile(fmt.Sprintf("%s/%d/abort", fuseConnections, conn), []byte("1"), 0)
+	}
+	if err != nil {
+		return fmt.Errorf("it is detached, but still in use: %w", err)
+	}
+	return nil
 }

@@ -42,6 +42,7 @@ type filesystem struct {
 	inos      map[uint64]node // every node with its inode number
 	gen       uint64
 	dirty     map[*file]struct{}
+	open      map[*handle]struct{}
 	forgotten []forgottenNode // in order of time
 	skipped   map[string]struct{}
 }

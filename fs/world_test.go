@@ -307,3 +307,13 @@ func eventually(t *testing.T, what string, cond func() bool) {
 		}
 	}
 }
+
+// putEncoded stores an object that claims to have a content encoding.
+func (w *world) putEncoded(key, data, encoding string) {
+	w.t.Helper()
+	_, err := w.s3.PutObject(w.t.Context(), w.bucket, key, strings.NewReader(data), int64(len(data)),
+		minio.PutObjectOptions{ContentEncoding: encoding, DisableContentSha256: true})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
