@@ -281,3 +281,42 @@ func TestSessionsArePinned(t *testing.T) {
 		t.Errorf("sessions %d and %d, want 20 over both servers", a, b)
 	}
 }
+
+// TestTLSEndpoint: requests go to the pinned address, while certificate and host
+// are those of the endpoint's name.
+func TestTLSEndpoint(t *testing.T) {
+	own, theirs := newEnd(t, nil), newDevice(t, nil)
+	seg := own.region(t, 5000)
+	gid := gidOfDevice(t, theirs)
+	p, err := rctest.New(rctest.Options{Device: theirs, GIDIndex: gid.Index, GID: gid.GID, Profile: rctest.RGW})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var hosts sync.Map
+	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		hosts.Store(r.Host, r.Proto)
+		p.ServeHTTP(w, r)
+	}))
+	t.Cleanup(func() {
+		srv.Close()
+		p.Close()
+	})
+	port := srv.Listener.Addr().(*net.TCPAddr).Port
+	host := name("example.com:%d", port)
+	c := newClient(t, own, "https://"+host, func(o *rc.ClientOptions) {
+		o.Transport = srv.Client().Transport.(*http.Transport)
+	})
+	c.SetLookup(0, func(context.Context, string, string) ([]netip.Addr, error) {
+		return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil
+	})
+	must[rc.PutResult](t)(c.Put(t.Context(), rc.PutRequest{Bucket: "b", Key: "k", Src: seg}))
+	hosts.Range(func(got, proto any) bool {
+		if got != host || proto != "HTTP/1.1" {
+			t.Errorf("request for %v by %v", got, proto)
+		}
+		return true
+	})
+	if v := p.Violations(); len(v) > 0 {
+		t.Errorf("violations: %q", v)
+	}
+}
