@@ -164,8 +164,8 @@ func (s *Server) renewQP(ctx context.Context, sess *session) error {
 	defer cancel()
 	err := sess.conn.Release(release)
 	sess.conn = nil
-	if errors.Is(err, verbs.ErrUnsafe) {
-		s.quarantine(sess)
+	if err != nil {
+		s.quarantine(sess, err)
 		return err
 	}
 	return s.takeQP(ctx, sess)

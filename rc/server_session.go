@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"errors"
 	"log/slog"
 	"time"
 
@@ -196,10 +195,8 @@ func (s *Server) teardown(sess *session, clean bool) {
 	if sess.conn != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), teardownBudget)
 		defer cancel()
-		if err := sess.conn.Release(ctx); errors.Is(err, verbs.ErrUnsafe) {
-			s.quarantine(sess)
-		} else if err != nil {
-			s.log.Warn("release QP of an rdma session", "err", err)
+		if err := sess.conn.Release(ctx); err != nil {
+			s.quarantine(sess, err)
 		}
 	}
 	if sess.buf != nil {
@@ -211,8 +208,11 @@ func (s *Server) teardown(sess *session, clean bool) {
 }
 
 // quarantine gives the buffer of a session up, whose QP could not be stopped.
-func (s *Server) quarantine(sess *session) {
-	s.log.Error("staging buffer stays registered: its QP could not be stopped", "bytes", sess.buf.key.size)
+func (s *Server) quarantine(sess *session, err error) {
+	s.log.Error("staging buffer stays registered: its QP could not be stopped", "err", err)
+	if sess.buf == nil {
+		return
+	}
 	s.staging.quarantine(sess.buf)
 	sess.buf = nil
 }

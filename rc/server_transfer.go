@@ -129,10 +129,7 @@ func (s *Server) completion(ctx context.Context, sess *session, deadline *time.T
 	var grace <-chan time.Time
 	for {
 		select {
-		case wc, ok := <-sess.conn.Completions():
-			if !ok {
-				return verbs.WC{}, errTransfer
-			}
+		case wc := <-sess.conn.Completions():
 			return wc, nil
 		case <-deadline.C:
 			return verbs.WC{}, errDataTimeout
