@@ -119,7 +119,7 @@ func TestReadSurvives(t *testing.T) {
 		"truncated":            faultproxy.Truncate(1000),
 		"nothing":              faultproxy.Truncate(0),
 		"silence":              faultproxy.BlackHole(),
-		"silence in the midst": faultproxy.Stall(5000),
+		"silence in the midst": faultproxy.Stall(3000),
 		"ignored range":        faultproxy.IgnoreRange(),
 		"other range":          faultproxy.Header("Content-Range", "bytes 0-9999/1048576"),
 		"502 page":             faultproxy.HTML(502),
@@ -132,7 +132,8 @@ func TestReadSurvives(t *testing.T) {
 			if err := f.read(t, context.Background(), 100, 10000); err != nil {
 				t.Fatal(err)
 			}
-			if f.p.Hits(rule) != 2 || f.s.Stats().Retries-before != 2 {
+			// net/http repeats a GET by itself when a kept connection was reset.
+			if f.p.Hits(rule) != 2 || f.s.Stats().Retries == before {
 				t.Errorf("%d faults, %d retries", f.p.Hits(rule), f.s.Stats().Retries-before)
 			}
 		})
@@ -226,13 +227,29 @@ func TestReadEndsWithContext(t *testing.T) {
 		}})
 		wantKind(t, f.read(t, ctx, 0, 1000), context.Canceled)
 	})
-	t.Run("deadline between tries", func(t *testing.T) {
+	t.Run("cancelled between tries", func(t *testing.T) {
 		f.p.Clear()
-		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		f.p.Add(faultproxy.Rule{Method: "GET", Key: "/k", Fault: faultproxy.Status(503, "SlowDown")})
+		f.p.Add(faultproxy.Rule{Method: "GET", Key: "/k", Times: 1, Fault: faultproxy.Status(503, "SlowDown")})
+		f.p.Add(faultproxy.Rule{Method: "GET", Key: "/k", Fault: func(x *faultproxy.Exchange) {
+			cancel()
+			faultproxy.Status(503, "SlowDown")(x)
+		}})
 		err := f.read(t, ctx, 0, 1000)
+		// What went wrong before says more than the end of the context.
 		wantKind(t, err, ErrThrottled)
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%v does not tell of the context", err)
+		}
+	})
+	t.Run("deadline", func(t *testing.T) {
+		f.p.Clear()
+		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		defer cancel()
+		f.p.Add(faultproxy.Rule{Method: "GET", Key: "/k", Fault: faultproxy.BlackHole()})
+		err := f.read(t, ctx, 0, 1000)
+		wantKind(t, err, ErrTimeout)
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v does not tell of the deadline", err)
 		}
@@ -259,12 +276,15 @@ func TestReadDoesNotDecompress(t *testing.T) {
 func TestReadSurvivesRestart(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(t, 1<<20, nil)
+	restarted := make(chan struct{})
 	f.p.Add(faultproxy.Rule{Method: "GET", Key: "/k", Times: 1, Fault: func(x *faultproxy.Exchange) {
+		defer close(restarted)
 		f.env.Kill()
 		x.Reset()
 		f.env.Restart()
 	}})
 	if err := f.read(t, context.Background(), 0, 1<<20); err != nil {
-		t.Fatal(err)
+		t.Error(err)
 	}
+	<-restarted
 }

@@ -25,7 +25,8 @@ type retrier struct {
 	until     time.Time
 	pause     time.Duration
 	refreshed bool
-	nonsense  int // wrong answers so far
+	nonsense  int    // wrong answers so far
+	last      *Error // what went wrong before the context ended
 }
 
 // maxNonsense wrong answers end the tries: a server that does not know better
@@ -45,8 +46,12 @@ func (r *retrier) progress() {
 // else the error to return.
 func (r *retrier) again(ctx context.Context, e *Error, f fate) error {
 	if ctx.Err() != nil {
+		if r.last != nil {
+			e = r.last
+		}
 		return withContextError(ctx, e)
 	}
+	r.last = e
 	if tokenExpired(e) && !r.refreshed {
 		r.refreshed = true
 		r.s.c.Credentials.Expire()
