@@ -18,6 +18,7 @@ import (
 	"github.com/versity/versitygw/backend"
 	"github.com/versity/versitygw/s3api"
 	"github.com/versity/versitygw/s3api/middlewares"
+	"github.com/versity/versitygw/s3api/utils"
 
 	"s3rdmafs/rc"
 	"s3rdmafs/verbs"
@@ -153,8 +154,8 @@ func (g *Gateway) ensureBucket(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	//lint:ignore SA1029 versitygw's backends look the owner up under this name
-	ctx = context.WithValue(ctx, "bucket-owner", owner)
+	//lint:ignore SA1029 the key is versitygw's
+	ctx = context.WithValue(ctx, string(utils.ContextKeyBucketOwner), owner)
 	return g.be.CreateBucket(ctx, &s3.CreateBucketInput{
 		Bucket:                    &name,
 		ObjectOwnership:           types.ObjectOwnershipBucketOwnerEnforced,

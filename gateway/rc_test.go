@@ -570,6 +570,56 @@ func TestOlderHandshakes(t *testing.T) {
 	}
 }
 
+// A gateway that ends in the middle of transfers, in order or by SIGKILL, fails
+// them and nothing else: no transfer hangs, and a new gateway serves again.
+func TestGatewayEndsDuringTransfers(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*testenv.Env){"stop": (*testenv.Env).Stop, "kill": (*testenv.Env).Kill} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := testenv.Start(t, testenv.Options{RDMA: true})
+			r := testenv.NewRDMA(t)
+			c := rootClient(r, e)
+			b := e.NewBucket("")
+			whole := data(4 << 20)
+			e.Put(b, "key", whole)
+			var clients sync.WaitGroup
+			var first sync.WaitGroup // of each client's transfers
+			for i := range 4 {
+				seg := r.Segment(len(whole), whole)
+				first.Add(1)
+				done := sync.OnceFunc(first.Done)
+				clients.Go(func() {
+					defer done()
+					for {
+						var err error
+						if i%2 == 0 {
+							_, err = c.Get(t.Context(), rc.GetRequest{Bucket: b, Key: "key", Dst: seg})
+						} else {
+							_, err = c.Put(t.Context(), rc.PutRequest{Bucket: b, Key: fmt.Sprint(i), Src: seg})
+						}
+						if err != nil {
+							return
+						}
+						done()
+					}
+				})
+			}
+			first.Wait()
+			end(e)
+			clients.Wait()
+			e.Restart()
+			checkGet(t, r, rootClient(r, e), b, "key", whole, 0, len(whole), md5hex(whole))
+			// What is there under the keys that were being written is whole.
+			for _, key := range []string{"1", "3"} {
+				if got := e.Get(b, key); !bytes.Equal(got, whole) {
+					t.Errorf("object %s has %d bytes", key, len(got))
+				}
+			}
+		})
+	}
+}
+
 // When its clients are gone nothing of the gateway's RDMA side is in use, and
 // everything can be closed.
 func TestNothingLeftOver(t *testing.T) {
