@@ -73,6 +73,9 @@ func (n *node) qp(t testing.TB) verbs.QP {
 	return q
 }
 
+// eventPatience is how long an event may take.
+const eventPatience = 20 * time.Second
+
 const remote = verbs.AccessLocalWrite | verbs.AccessRemoteWrite
 
 func initAttr() verbs.QPAttr {
@@ -178,6 +181,21 @@ func (n *node) noSuccess(t testing.TB) {
 		}
 		if wc[0].Status == verbs.WCSuccess {
 			t.Errorf("good completion of %d", wc[0].ID)
+		}
+	}
+}
+
+// eventually waits until cond is true.
+func eventually(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(20 * time.Second)
+	for !cond() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("never: %s", what)
 		}
 	}
 }

@@ -122,6 +122,17 @@ func TestRevokeBetweenPieces(t *testing.T) {
 	}
 }
 
+// idle waits until the responder of q has carried out what it accepted.
+func idle(t *testing.T, q verbs.QP) {
+	t.Helper()
+	eventually(t, "responder idle", func() bool {
+		r := q.(*qp)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return !r.executing
+	})
+}
+
 // TestRequesterGivesUp holds a WRITE at the responder while the requester
 // takes its memory back and fills it with something else. The responder must not
 // announce what it copied.
@@ -140,8 +151,7 @@ func TestRequesterGivesUp(t *testing.T) {
 				giveUp(t, qa, src)
 				clear(src.Bytes())
 				close(h.release)
-
-				// Whatever the responder did is over when its QP is in ERR.
+				idle(t, qb)
 				modify(t, qb, verbs.QPAttr{State: verbs.StateErr})
 				if wc := b.next(t); wc.Status != verbs.WCWRFlushErr || wc.ID != 7 {
 					t.Errorf("receive %d: %v", wc.ID, wc.Status)
