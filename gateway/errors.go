@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 
@@ -30,6 +31,16 @@ func (g *Gateway) rcError(err error) error {
 	}
 	g.log.Error("RC request failed in the backend", slog.Any("err", err))
 	return &rc.S3Error{Status: http.StatusInternalServerError, Code: "InternalError", Message: "We encountered an internal error, please try again."}
+}
+
+// readable replaces an S3 error, whose text is XML, by its code and message.
+func readable(err error) error {
+	var known s3err.S3Error
+	if !errors.As(err, &known) {
+		return err
+	}
+	base := known.BaseError()
+	return fmt.Errorf("%s: %s", base.Code, base.Description)
 }
 
 func accessDenied(message string) error {

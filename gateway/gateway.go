@@ -70,7 +70,6 @@ func New(o Options) (*Gateway, error) {
 		return nil, err
 	}
 	g := &Gateway{opts: o, log: o.Logger}
-	g.base, g.cancel = context.WithCancel(context.Background())
 	if o.CertFile != "" {
 		cert, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
 		if err != nil {
@@ -81,6 +80,7 @@ func New(o Options) (*Gateway, error) {
 	if g.iam, err = openIAM(o); err != nil {
 		return nil, err
 	}
+	g.base, g.cancel = context.WithCancel(context.Background())
 	if err := g.open(); err != nil {
 		return nil, errors.Join(err, g.shutdownParts())
 	}
@@ -94,7 +94,7 @@ func (g *Gateway) open() error {
 	}
 	for _, b := range g.opts.Buckets {
 		if err := g.ensureBucket(g.base, b); err != nil {
-			return fmt.Errorf("bucket %s: %w", b, err)
+			return fmt.Errorf("bucket %s: %w", b, readable(err))
 		}
 	}
 	root := middlewares.RootUserConfig{Access: g.opts.AccessKey, Secret: g.opts.SecretKey}
@@ -146,6 +146,9 @@ func (g *Gateway) openBackend() error {
 
 // ensureBucket creates a bucket of root's unless there is one.
 func (g *Gateway) ensureBucket(ctx context.Context, name string) error {
+	if !utils.IsValidBucketName(name) {
+		return errors.New("not a valid bucket name")
+	}
 	if _, err := g.be.HeadBucket(ctx, &s3.HeadBucketInput{Bucket: &name}); err == nil {
 		return nil
 	}

@@ -222,6 +222,7 @@ func TestBadInput(t *testing.T) {
 		t.Fatal(err)
 	}
 	cert, key := certificate(t)
+	behind := testenv.Start(t, testenv.Options{}) // does not know the program's credentials
 	tests := []struct {
 		name string
 		args []string
@@ -242,6 +243,8 @@ func TestBadInput(t *testing.T) {
 		{"size is none", []string{"--dir", dir, "--staging-size", "much"}, nil, `"much" is not a size`},
 		{"unknown backend", []string{"--dir", dir, "--backend", "tape"}, nil, "posix"},
 		{"no backend endpoint", []string{"--backend", "s3"}, nil, "backend endpoint"},
+		{"bucket that is no name", []string{"--dir", dir, "--bucket", "../bucket"}, nil, "not a valid bucket name"},
+		{"bucket that is refused", []string{"--backend", "s3", "--backend-endpoint", behind.Endpoint, "--bucket", "bucket"}, nil, "bucket bucket: "},
 		{"service behind is down", []string{"--backend", "s3", "--backend-endpoint", "http://127.0.0.1:1", "--bucket", "bucket"}, nil, "connection refused"},
 		{"unknown flag", []string{"--no-such-flag"}, nil, "--no-such-flag"},
 		{"log file in a missing directory", []string{"--dir", dir, "--log-file", file + "/log"}, nil, "log file"},
