@@ -115,8 +115,12 @@ func verdictOf(status int, code string) verdict {
 	if v, ok := statuses[status]; ok {
 		return v
 	}
-	if status >= 500 {
+	switch {
+	case status >= 500:
 		return verdict{ErrUnavailable, fateUncertain}
+	case status/100 == 2:
+		// A success whose body says something else.
+		return verdict{ErrBadAnswer, fateUncertain}
 	}
 	return verdict{ErrRefused, fateFinal}
 }

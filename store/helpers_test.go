@@ -3,6 +3,7 @@ package store
 import (
 	"fmt"
 	"io"
+	"net/http"
 	"time"
 
 	"github.com/minio/minio-go/v7"
@@ -34,3 +35,9 @@ func reply(x *faultproxy.Exchange, body io.Reader, etag string, size int64) {
 	x.W.WriteHeader(status)
 	io.Copy(x.W, body)
 }
+
+func withQuery(name, value string) func(*http.Request) bool {
+	return func(r *http.Request) bool { return r.URL.Query().Get(name) == value }
+}
+
+func isCopy(r *http.Request) bool { return r.Header.Get("X-Amz-Copy-Source") != "" }
