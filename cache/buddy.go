@@ -23,9 +23,6 @@ func newBuddy(units int) buddy {
 // orderOf is the order of the smallest power of two that holds n units.
 func orderOf(n int) int { return bits.Len(uint(n - 1)) }
 
-// fits reports whether alloc(n) would succeed.
-func (b *buddy) fits(n int) bool { return b.has>>orderOf(n) != 0 }
-
 // alloc takes n units, lowest address first among the best fitting runs.
 func (b *buddy) alloc(n int) (unit int, ok bool) {
 	want := orderOf(n)

@@ -15,7 +15,7 @@ import (
 )
 
 func TestManyStreamsInASmallBudget(t *testing.T) {
-	const streams, size = 500, 640<<10 + 77
+	const streams, size = 500, 300<<10 + 77
 	c := newCache(t, Options{Size: 2 << 20, Source: &memSource{}})
 	var g errgroup.Group
 	for i := range streams {
@@ -150,6 +150,35 @@ func TestWaitersAreServedInOrder(t *testing.T) {
 	})
 }
 
+// Room for a large block is not made of another stream's unread read-ahead, as long
+// as a smaller block will do.
+func TestUnreadReadAheadIsNotEvictedWithItsNeighbours(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCache(t, Options{Size: 8 << 20, ReadAhead: 256 << 10, Source: &memSource{}})
+		s := openStream(t, c, key("sequential", "e", 1<<30))
+		// One block of read-ahead in each slab, among blocks read at random.
+		random := openStream(t, c, key("random", "e", 1<<40))
+		var ahead []*block
+		for i := int64(0); c.Stats().Free > 0; i++ {
+			wantBytes(t, random, i<<30+5, 10)
+			if i%6 == 0 && len(ahead) < 8 {
+				c.mu.Lock()
+				b := c.prefetch(s.obj, i<<20, i<<20+128<<10)
+				c.mu.Unlock()
+				ahead = append(ahead, b)
+			}
+			synctest.Wait()
+		}
+		wantBytes(t, openStream(t, c, key("large", "e", 1<<30)), 500<<20, 1<<20)
+		for i, b := range ahead {
+			if b.state != stateResident || !b.ahead {
+				t.Errorf("read-ahead %d is %v", i, b.state)
+			}
+		}
+		checkInvariants(t, c)
+	})
+}
+
 func TestSmallBlocksGiveWayToALargeOne(t *testing.T) {
 	c := newCache(t, Options{Size: 64 << 20, Source: &memSource{}})
 	for i := range 64 << 20 / unitSize {
@@ -205,6 +234,8 @@ func TestScanDoesNotEvictWhatIsUsed(t *testing.T) {
 		wantBytes(t, hot, (off>>17)%16*(10<<20)+5, 10)
 	}
 	fetches := 0
+	src.mu.Lock()
+	defer src.mu.Unlock()
 	for _, r := range src.reads {
 		if r.Key == "hot" {
 			fetches++

@@ -18,6 +18,7 @@ var errBoom = errors.New("boom")
 // world is a cache with everything that uses it, and what may be expected.
 type world struct {
 	c       *Cache
+	pd      *fakePD
 	parked  []*fetchCall // reads of the source that wait for their answer
 	arrived chan *fetchCall
 	current map[string]int // version of each key
@@ -70,7 +71,7 @@ func (w *world) Read(_ context.Context, r store.ReadRequest) (int, error) {
 		return 0, err
 	}
 	fill(r.Dst.Buf, r.Key, r.ETag, r.Off)
-	return len(r.Dst.Buf), nil
+	return len(r.Dst.Buf), w.pd.check(r.Dst)
 }
 
 // settle waits until nothing moves any more, and looks at what came out.
@@ -184,8 +185,8 @@ func TestModel(t *testing.T) {
 }
 
 func runModel(t *rapid.T) {
-	w := &world{current: map[string]int{}, arrived: make(chan *fetchCall, 1000)}
 	pd := &fakePD{}
+	w := &world{pd: pd, current: map[string]int{}, arrived: make(chan *fetchCall, 1000)}
 	var err error
 	w.c, err = New(Options{
 		Size:       rapid.SampledFrom([]int64{1 << 20, 3<<20 + 16<<10, 8 << 20}).Draw(t, "size"),

@@ -3,8 +3,10 @@ package cache
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"s3rdmafs/store"
 	"s3rdmafs/verbs"
@@ -67,7 +69,8 @@ func (m *fakeMR) Close() error {
 	return nil
 }
 
-// mrSource checks each segment against the MR it names.
+// mrSource checks each segment against the MR it names, before and after the
+// transfer.
 type mrSource struct {
 	memSource
 	pd           *fakePD
@@ -75,15 +78,34 @@ type mrSource struct {
 }
 
 func (m *mrSource) Read(ctx context.Context, r store.ReadRequest) (int, error) {
-	m.pd.mu.Lock()
 	if r.Dst.MR == nil {
+		m.pd.mu.Lock()
 		m.unregistered++
-	} else if mr := m.pd.live[r.Dst.MR.RKey()]; mr == nil || &mr.buf[r.Dst.Off] != &r.Dst.Buf[0] {
 		m.pd.mu.Unlock()
-		return 0, errors.New("segment is not where its MR says")
+		return m.memSource.Read(ctx, r)
 	}
-	m.pd.mu.Unlock()
-	return m.memSource.Read(ctx, r)
+	if err := m.pd.check(r.Dst); err != nil {
+		return 0, err
+	}
+	n, err := m.memSource.Read(ctx, r)
+	if lost := m.pd.check(r.Dst); lost != nil {
+		return 0, lost
+	}
+	return n, err
+}
+
+// check reports whether s lies where its MR says, and that is still registered.
+func (p *fakePD) check(s verbs.Segment) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	mr := p.live[s.MR.RKey()]
+	if mr == nil {
+		return errors.New("the MR of a transfer was closed")
+	}
+	if &mr.buf[s.Off] != &s.Buf[0] {
+		return errors.New("segment is not where its MR says")
+	}
+	return nil
 }
 
 func TestSlabsAreRegisteredWhenNeeded(t *testing.T) {
@@ -160,6 +182,53 @@ func TestRetiredSlabKeepsItsMRWhileInUse(t *testing.T) {
 	if src.reads[2].Dst.MR.RKey() == src.reads[0].Dst.MR.RKey() {
 		t.Error("a retired slab was used although another had room")
 	}
+}
+
+// A slab is registered anew only when nothing in it is in use: not under a
+// transfer that goes on.
+func TestMRIsNotClosedUnderATransfer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pd := &fakePD{}
+		src := &mrSource{pd: pd}
+		g := newGate()
+		src.hook = func(ctx context.Context, r store.ReadRequest) error {
+			switch r.Key {
+			case "slow":
+				return g.hook(ctx, r)
+			case "bad":
+				return errBoom
+			}
+			return nil
+		}
+		c := newCache(t, Options{Size: 1 << 20, PD: pd, Source: src})
+		open := func(k string, size int64) *Stream { return openStream(t, c, key(k, "e", size)) }
+		slow := open("slow", 1000)
+		done := make(chan error)
+		go func() { done <- checkRead(t.Context(), slow, 0, 1000) }()
+		synctest.Wait()
+		if err := checkRead(t.Context(), open("bad", 1000), 0, 10); !errors.Is(err, errBoom) {
+			t.Fatal(err)
+		}
+		// Nothing is left but the rest of the retired slab.
+		for i := range 7 {
+			v, err := open(fmt.Sprint("x", i), 128<<10).View(t.Context(), 0, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer v.Release()
+		}
+		wantBytes(t, open("y", 1000), 0, 1000)
+		src.mu.Lock()
+		first, last := src.reads[0].Dst.MR, src.reads[len(src.reads)-1].Dst.MR
+		src.mu.Unlock()
+		if first != last {
+			t.Error("the test needs the same slab twice")
+		}
+		g.pass <- nil
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestMemlockAtStartIsAnError(t *testing.T) {

@@ -133,3 +133,90 @@ func TestReadersCannotStarveWriters(t *testing.T) {
 		checkInvariants(t, c)
 	})
 }
+
+// A writer that needs a large piece is not passed over by readers that are
+// content with its parts.
+func TestReadersDoNotTakeThePartsOfWhatAWriterWaitsFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCache(t, Options{Size: 1 << 20, SmallBlock: 64 << 10, Source: &memSource{}})
+		s := openStream(t, c, key("x", "e", 1<<30))
+		views := map[int][]*View{} // by slab
+		for i := range int64(16) {
+			v, err := s.View(t.Context(), i<<20+5, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			views[v.block.slab.index] = append(views[v.block.slab.index], v)
+		}
+		staged, read := make(chan *Region), make(chan error)
+		go func() {
+			r, err := c.Staging(t.Context(), 128<<10)
+			if err != nil {
+				t.Error(err)
+			}
+			staged <- r
+		}()
+		synctest.Wait()
+		go func() { read <- checkRead(t.Context(), s, 100<<20, 10) }()
+		synctest.Wait()
+		views[7][0].Release()
+		synctest.Wait()
+		if w := c.Stats().Waiting; w != 2 {
+			t.Errorf("%d wait after half a slab came free", w)
+		}
+		views[7][1].Release()
+		r := <-staged
+		views[0][0].Release()
+		if err := <-read; err != nil {
+			t.Error(err)
+		}
+		r.Release()
+		for _, vs := range views {
+			for _, v := range vs {
+				v.Release()
+			}
+		}
+	})
+}
+
+func TestCancelledWaiterMakesWayForTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCache(t, Options{Size: 1 << 20, Source: &memSource{}})
+		var held []*Region
+		for {
+			r := c.TryStaging(unitSize)
+			if r == nil {
+				break
+			}
+			held = append(held, r)
+		}
+		held[0].Release()
+		ctx, cancel := context.WithCancel(t.Context())
+		first := make(chan error)
+		go func() {
+			_, err := c.Staging(ctx, 128<<10)
+			first <- err
+		}()
+		synctest.Wait()
+		second := make(chan *Region)
+		go func() {
+			r, err := c.Staging(t.Context(), unitSize)
+			if err != nil {
+				t.Error(err)
+			}
+			second <- r
+		}()
+		synctest.Wait()
+		if w := c.Stats().Waiting; w != 2 {
+			t.Errorf("%d wait", w)
+		}
+		cancel()
+		if err := <-first; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		(<-second).Release()
+		for _, r := range held[1:] {
+			r.Release()
+		}
+	})
+}

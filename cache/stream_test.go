@@ -194,10 +194,10 @@ func TestClosedStreamGivesUpItsReadAhead(t *testing.T) {
 	s.Close()
 	s.Close()
 	c.mu.Lock()
-	ahead, runs := c.aheadBytes, c.runs
+	ahead, runs, streams := c.aheadBytes, c.runs, len(o.streams)
 	c.mu.Unlock()
-	if ahead != 0 || runs != 0 {
-		t.Errorf("%d bytes are protected for %d runs", ahead, runs)
+	if ahead != 0 || runs != 0 || streams != 0 {
+		t.Errorf("%d bytes are protected for %d runs of %d streams", ahead, runs, streams)
 	}
 	if _, err := s.View(t.Context(), 0, 1); err == nil {
 		t.Error("a closed stream reads")
