@@ -721,6 +721,7 @@ func (d *dir) Unlink(ctx context.Context, name string) (errno syscall.Errno) {
 func (s *filesystem) unlinked(d *dir, name string, f *file) {
 	s.mu.Lock()
 	s.detachLocked(f)
+	f.unlinked = true
 	delete(s.dirty, f)
 	d.changedLocked(name, true)
 	f.mu.Lock()

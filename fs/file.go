@@ -25,7 +25,8 @@ const ioReaders = 1 << 30
 // file is an object: a regular file or a symbolic link.
 type file struct {
 	entry
-	link bool
+	link     bool
+	unlinked bool // dead by unlink or rename, guarded by filesystem.mu
 
 	up *semaphore.Weighted // see the package comment
 	io *semaphore.Weighted
@@ -258,8 +259,16 @@ func (f *file) open(ctx context.Context, flags uint32) (*handle, uint32, syscall
 	if writable(flags) && s.o.ReadOnly {
 		return nil, 0, syscall.EROFS
 	}
-	if errno := f.refresh(ctx, time.Now()); errno != 0 {
-		return nil, 0, errno
+	s.mu.Lock()
+	dead, unlinked := f.dead, f.unlinked
+	s.mu.Unlock()
+	switch {
+	case dead && !unlinked:
+		return nil, 0, syscall.ESTALE // the name is another node's
+	case !dead:
+		if errno := f.refresh(ctx, time.Now()); errno != 0 {
+			return nil, 0, errno
+		}
 	}
 	if archived(f) {
 		return nil, 0, errnoOf(store.ErrArchived)

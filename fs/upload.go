@@ -31,9 +31,14 @@ const (
 // onceFlag becomes true and stays so.
 type onceFlag struct{ atomic.Bool }
 
-// partSize is the size of all parts but the last: at most MaxParts of them.
-func partSize(size int64) int64 {
+// partSize is the size of all parts but the last of size bytes: at most
+// MaxParts of them, and no larger than what RDMA can store at once (0: no such
+// limit) as long as they are enough.
+func partSize(size, rdmaLimit int64) int64 {
 	n := int64(firstPart)
+	if rdmaLimit >= store.MinPartSize {
+		n = min(n, rdmaLimit)
+	}
 	if least := (size + store.MaxParts - 1) / store.MaxParts; least > n {
 		n = (least + 1<<20 - 1) &^ (1<<20 - 1)
 	}
@@ -259,7 +264,7 @@ func (s *filesystem) putParts(ctx context.Context, p snapshot) (_ store.Info, er
 			}
 		}
 	}()
-	size := partSize(p.size)
+	size := partSize(p.size, s.store.RDMAPutLimit())
 	if most := int64(s.cache.MaxStaging()); size > most && (p.size+most-1)/most <= store.MaxParts && most >= store.MinPartSize {
 		size = most
 	}
