@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // PoolOptions describe a Pool.
@@ -29,7 +30,11 @@ type PoolOptions struct {
 	// IdleQPs is how many QPs are kept for later; 0: as many as MaxQPs,
 	// negative: none.
 	IdleQPs int
-	Logger  *slog.Logger
+	// Spin is how long a poller that was busy keeps polling before it arms the
+	// channel, as long as that pays. 0: a value that suits the device and the
+	// number of CPUs; negative: not at all.
+	Spin   time.Duration
+	Logger *slog.Logger
 }
 
 // PoolStats are counters since NewPool, apart from Open and InUse.
@@ -99,6 +104,7 @@ func NewPool(dev Device, o PoolOptions) (*Pool, error) {
 	if o.IdleQPs == 0 {
 		o.IdleQPs = o.MaxQPs
 	}
+	o.Spin = spinFor(dev, o.Spin)
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}

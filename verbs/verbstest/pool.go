@@ -376,7 +376,7 @@ func testPoolRefuses(t *testing.T, open Opener) {
 // testPoolConcurrent has more workers than QPs, over few CQs.
 func testPoolConcurrent(t *testing.T, open Opener) {
 	const workers, rounds, size = 12, 25, 32 << 10
-	o := verbs.PoolOptions{MaxQPs: 5, CQs: 2}
+	o := verbs.PoolOptions{MaxQPs: 5, CQs: 2, Spin: 20 * time.Microsecond}
 	x, y := newPool(t, open, workers*size, o), newPool(t, open, workers*size, o)
 	// A worker holds one QP of each pool; getting them one by one from two pools
 	// with the same limit cannot deadlock, as all take x first.
