@@ -17,6 +17,12 @@ func (instant) Read(_ context.Context, r store.ReadRequest) (int, error) {
 // copying answers with the bytes of a buffer, as a transfer by the CPU would.
 type copying struct{ data []byte }
 
+func newCopying() copying {
+	p := make([]byte, defaultBlockSize)
+	fill(p, "x", "e", 0)
+	return copying{p}
+}
+
 func (s copying) Read(_ context.Context, r store.ReadRequest) (int, error) {
 	return copy(r.Dst.Buf, s.data), nil
 }
@@ -113,7 +119,7 @@ func benchSequential(b *testing.B, budget int64, src Source, read func(*Stream, 
 
 // 1 GiB in order through a budget of a quarter of that.
 func BenchmarkSequentialReadAt(b *testing.B) {
-	src := copying{data: make([]byte, defaultBlockSize)}
+	src := newCopying()
 	benchSequential(b, 256<<20, src, func(s *Stream, p []byte, off int64) error {
 		_, err := s.ReadAt(b.Context(), p, off)
 		return err
@@ -121,7 +127,7 @@ func BenchmarkSequentialReadAt(b *testing.B) {
 }
 
 func BenchmarkSequentialView(b *testing.B) {
-	src := copying{data: make([]byte, defaultBlockSize)}
+	src := newCopying()
 	benchSequential(b, 256<<20, src, func(s *Stream, p []byte, off int64) error {
 		for end := off + int64(len(p)); off < end; {
 			v, err := s.View(b.Context(), off, int(end-off))
