@@ -21,6 +21,7 @@ func TestSuiteUnderFaults(t *testing.T) {
 	for name, faults := range map[string]func() *shm.Faults{
 		"pieces": func() *shm.Faults { return &shm.Faults{Seed: seed.Add(1), Piece: 10007} },
 		"delays": func() *shm.Faults { return &shm.Faults{Seed: seed.Add(1), Delay: 3 * time.Millisecond} },
+		"losses": func() *shm.Faults { return &shm.Faults{Seed: seed.Add(1), Drop: 0.03} },
 		"late": func() *shm.Faults {
 			return &shm.Faults{Seed: seed.Add(1), Late: 0.5, LateBy: 5 * time.Millisecond, Piece: 65536}
 		},
