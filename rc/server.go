@@ -72,7 +72,13 @@ const serverCapabilities = token.CapMP | token.CapEP | token.CapBig | token.CapC
 
 // cancelGrace is what a data phase still gets after CANCEL: its client has
 // stopped, only what is on its way already may arrive.
-const cancelGrace = 2 * time.Second
+const cancelGrace = 500 * time.Millisecond
+
+// linger is how long the QP of a PUT outlives its transfer: if the
+// acknowledgement was lost, the client's adapter sends the last packet again after
+// its ACK timeout, and without an answer the client would take a stored object
+// for a failed transfer. Sessions that wait for it give way under pressure.
+const linger = 250 * time.Millisecond
 
 // teardownBudget bounds the draining of one QP; after it the QP is destroyed.
 const teardownBudget = 5 * time.Second
@@ -164,7 +170,7 @@ func (s *Server) Close(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {
 		for _, sess := range waiting {
-			s.teardown(sess, false)
+			s.teardown(sess)
 		}
 		s.work.Wait()
 		close(done)

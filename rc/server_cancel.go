@@ -49,6 +49,6 @@ func (s *Server) cancel(r Request) error {
 	s.work.Add(1)
 	s.mu.Unlock()
 	defer s.work.Done()
-	s.teardown(sess, sess.kept)
+	s.teardown(sess)
 	return nil
 }

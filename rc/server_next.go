@@ -41,15 +41,9 @@ func (s *Server) next(ctx context.Context, r Request) (http.Header, error) {
 		cookie: req.Cookie, addr: req.MRAddr, rkey: req.MRRKey, extras: req.Extras,
 	}
 	h, err := s.nextTransfer(ctx, sess, j, last)
+	s.release()
 	if err != nil {
-		s.log.Debug("rdma transfer failed", sess.logAttrs(), "err", err)
-		s.mu.Lock()
-		s.transfers--
-		s.forget(sess)
-		s.mu.Unlock()
-		// Before the answer, so that a client that has it knows that no write is
-		// on its way.
-		s.teardown(sess, false)
+		s.fail(sess, err)
 		return nil, err
 	}
 	// The object is stored: not being able to go on ends the session, but is no
@@ -61,19 +55,22 @@ func (s *Server) next(ctx context.Context, r Request) (http.Header, error) {
 			goOn = false
 		}
 	}
-	s.mu.Lock()
-	s.transfers--
-	if goOn = goOn && !sess.isCanceled && !s.closing; goOn {
-		sess.idleSince = time.Now()
-		s.wait(sess, stateIdle, s.o.KeepIdle)
-	} else {
-		s.forget(sess)
-	}
-	s.mu.Unlock()
-	if !goOn {
-		s.teardownLater(sess)
+	if !goOn || !s.rest(sess) {
+		s.succeed(sess, req.Op)
 	}
 	return h, nil
+}
+
+// rest puts a kept session back to idle; false if it is to end.
+func (s *Server) rest(sess *session) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sess.isCanceled || s.closing {
+		return false
+	}
+	sess.idleSince = time.Now()
+	s.wait(sess, stateIdle, s.o.KeepIdle)
+	return true
 }
 
 // claimNext makes the checks whose failure leaves the session as it is. It

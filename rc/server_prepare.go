@@ -63,6 +63,7 @@ func (s *Server) prepare(ctx context.Context, r Request) (http.Header, error) {
 		peerPSN:   req.PSN,
 		size:      req.Size,
 		kept:      req.Keep,
+		clean:     true,
 		canceled:  make(chan struct{}),
 		job:       job{principal: p, op: req.Op, target: req.Target, size: req.Size, offset: req.Offset, cookie: req.Cookie, extras: req.Extras},
 	}
@@ -70,7 +71,7 @@ func (s *Server) prepare(ctx context.Context, r Request) (http.Header, error) {
 		return nil, err
 	}
 	if err := s.create(ctx, sess); err != nil {
-		s.teardown(sess, true)
+		s.teardown(sess)
 		return nil, err
 	}
 	// The answer is made before the session is public: from then on it may end
@@ -80,9 +81,10 @@ func (s *Server) prepare(ctx context.Context, r Request) (http.Header, error) {
 	s.mu.Lock()
 	if s.closing {
 		s.mu.Unlock()
-		s.teardown(sess, true)
+		s.teardown(sess)
 		return nil, errShuttingDown
 	}
+	sess.clean = sess.kept
 	s.sessions[sess.id] = sess
 	if sess.kept {
 		sess.idleSince = time.Now()
@@ -142,20 +144,29 @@ func (s *Server) create(ctx context.Context, sess *session) error {
 
 // takeQP gets a QP in INIT, with the receive of a PUT posted.
 func (s *Server) takeQP(ctx context.Context, sess *session) error {
-	ctx, cancel := context.WithTimeout(ctx, qpWait)
-	defer cancel()
-	conn, err := s.o.Pool.Get(ctx)
-	if err != nil {
-		s.log.Debug("no QP for an rdma session", "err", err)
-		return errSlowDown
+	for {
+		conn, err := s.getConn(ctx)
+		if err == nil {
+			sess.conn = conn
+			break
+		}
+		if !errors.Is(err, context.DeadlineExceeded) || !s.evictIdle("") {
+			s.log.Debug("no QP for an rdma session", "err", err)
+			return errSlowDown
+		}
 	}
-	sess.conn = conn
 	if sess.kept || sess.op == OpPut {
-		if err := conn.PostRecv(verbs.RecvWR{ID: wrRecv}); err != nil {
+		if err := sess.conn.PostRecv(verbs.RecvWR{ID: wrRecv}); err != nil {
 			return fmt.Errorf("post receive: %w", err)
 		}
 	}
 	return nil
+}
+
+func (s *Server) getConn(ctx context.Context) (*verbs.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, qpWait)
+	defer cancel()
+	return s.o.Pool.Get(ctx)
 }
 
 // renewQP replaces a QP that may have left INIT half-way.

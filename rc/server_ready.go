@@ -46,7 +46,7 @@ func (s *Server) ready(ctx context.Context, r Request) (http.Header, error) {
 		ended := sess.state == statePrepared && s.endWaiting(sess)
 		s.mu.Unlock()
 		if ended {
-			s.teardown(sess, false)
+			s.teardown(sess)
 		}
 		return nil, err
 	}
@@ -59,16 +59,12 @@ func (s *Server) ready(ctx context.Context, r Request) (http.Header, error) {
 		j.extras.ChecksumAlgorithm = req.ChecksumAlgorithm
 	}
 	h, err := s.connectAndRun(ctx, sess, req.QPN)
-	s.mu.Lock()
-	s.transfers--
-	s.forget(sess)
-	s.mu.Unlock()
+	s.release()
 	if err != nil {
-		s.log.Debug("rdma transfer failed", sess.logAttrs(), "err", err)
-		s.teardown(sess, false)
+		s.fail(sess, err)
 		return nil, err
 	}
-	s.teardownLater(sess)
+	s.succeed(sess, sess.op)
 	return h, nil
 }
 
@@ -88,7 +84,7 @@ func (s *Server) claimReady(sess *session, req token.ReadyRequest) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case sess.state == stateReaping:
+	case sess.state == stateReaping || sess.state == stateLingering:
 		return errNoSession
 	case subtle.ConstantTimeEq(int32(sess.job.cookie), int32(req.Cookie)) == 0:
 		return errCookie

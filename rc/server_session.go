@@ -20,6 +20,7 @@ const (
 	stateIdle                             // kept, waits for NEXT
 	stateTransferring                     // data phase
 	stateCompleting                       // data verified; never preempted
+	stateLingering                        // transfer over, QP still acknowledges
 	stateReaping                          // out of the table
 )
 
@@ -39,6 +40,7 @@ type session struct {
 	conn   *verbs.Conn
 	buf    *staging
 	paired bool // QP is in RTS
+	clean  bool // the client has no reason to write again
 	job    job  // of an ordinary session
 
 	canceled   chan struct{} // closed by CANCEL while a transfer runs
@@ -105,14 +107,16 @@ func (s *Server) unreserve(principal string, bytes int64) {
 	}
 }
 
-// evictIdle ends the kept session that has been idle for longest, of one
-// principal or of any ("").
+// evictIdle ends a lingering session or else the kept session that has been idle
+// for longest, of one principal or of any ("").
 func (s *Server) evictIdle(principal string) bool {
 	s.mu.Lock()
 	var oldest *session
 	for _, sess := range s.sessions {
-		if sess.state == stateIdle && (principal == "" || sess.principal == principal) &&
-			(oldest == nil || sess.idleSince.Before(oldest.idleSince)) {
+		if sess.state != stateIdle && sess.state != stateLingering || principal != "" && sess.principal != principal {
+			continue
+		}
+		if oldest == nil || sess.state > oldest.state || sess.state == oldest.state && sess.idleSince.Before(oldest.idleSince) {
 			oldest = sess
 		}
 	}
@@ -123,14 +127,14 @@ func (s *Server) evictIdle(principal string) bool {
 	if oldest == nil {
 		return false
 	}
-	s.teardown(oldest, true)
+	s.teardown(oldest)
 	return true
 }
 
 // endWaiting takes a session that no request works on out of the table; the
 // caller must then tear it down. False when one does. Needs mu.
 func (s *Server) endWaiting(sess *session) bool {
-	if sess.state != statePrepared && sess.state != stateIdle {
+	if sess.state != statePrepared && sess.state != stateIdle && sess.state != stateLingering {
 		return false
 	}
 	s.forget(sess)
@@ -163,15 +167,14 @@ func (s *Server) expire(sess *session, generation uint64) {
 	s.work.Add(1)
 	s.mu.Unlock()
 	defer s.work.Done()
-	s.log.Debug("rdma session expired", "op", sess.op, "kept", sess.kept)
-	s.teardown(sess, sess.kept)
+	s.teardown(sess)
 }
 
 // find returns the session of an id, or errNoSession if it is gone or another
 // principal's. Needs mu.
 func (s *Server) find(id, principal string) (*session, error) {
 	sess := s.sessions[id]
-	if sess == nil || sess.principal != principal {
+	if sess == nil || sess.principal != principal || sess.state == stateLingering {
 		return nil, errNoSession
 	}
 	return sess, nil
@@ -188,10 +191,17 @@ func (s *Server) claim(sess *session) error {
 	return nil
 }
 
+// release counts a transfer that ended.
+func (s *Server) release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.transfers--
+}
+
 // teardown ends what a session holds, in the order of section 14.2: QP, then
 // registered memory, then limits. The session is not in the table (any more), and
-// nobody else uses it. clean says that the client has no reason to write again.
-func (s *Server) teardown(sess *session, clean bool) {
+// nobody else uses it.
+func (s *Server) teardown(sess *session) {
 	if sess.conn != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), teardownBudget)
 		defer cancel()
@@ -200,7 +210,7 @@ func (s *Server) teardown(sess *session, clean bool) {
 		}
 	}
 	if sess.buf != nil {
-		if err := s.staging.put(sess.buf, clean); err != nil {
+		if err := s.staging.put(sess.buf, sess.clean); err != nil {
 			s.log.Error("staging buffer stays registered", "err", err)
 		}
 	}
@@ -217,10 +227,30 @@ func (s *Server) quarantine(sess *session, err error) {
 	sess.buf = nil
 }
 
-// teardownLater does it after the answer is on its way: the client waits for
-// nothing that depends on it, and the adapter gets time to acknowledge.
-func (s *Server) teardownLater(sess *session) {
-	s.work.Go(func() { s.teardown(sess, true) })
+// succeed ends a session after its last transfer, a good one, without delaying the
+// answer.
+func (s *Server) succeed(sess *session, op Op) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sess.clean = true
+	if op == OpPut && !s.closing {
+		sess.idleSince = time.Now()
+		s.wait(sess, stateLingering, linger)
+		return
+	}
+	s.forget(sess)
+	s.work.Go(func() { s.teardown(sess) })
+}
+
+// fail ends a session after a failed transfer. When it returns, no packet of the
+// session is on its way any more.
+func (s *Server) fail(sess *session, err error) {
+	s.log.Debug("rdma transfer failed", sess.logAttrs(), "err", err)
+	s.mu.Lock()
+	s.forget(sess)
+	s.mu.Unlock()
+	sess.clean = false
+	s.teardown(sess)
 }
 
 func (sess *session) logAttrs() slog.Attr {

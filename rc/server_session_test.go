@@ -330,6 +330,21 @@ func TestServerQPLimit(t *testing.T) {
 	}
 }
 
+// Sessions that could be given up make room for new ones: QPs that linger, and
+// then idle kept ones.
+func TestServerQPsReclaimed(t *testing.T) {
+	e := startServer(t, serverConfig{maxQPs: 1, edit: func(o *rc.ServerOptions) { o.SessionsPerPrincipal = 1 }})
+	for i := range 10 {
+		e.put("/b/k", randomBytes(uint64(i), 1000))
+	}
+	e.openKept(1 << 20)
+	p := e.newPeer(1)
+	p.prepareAs("bob", p.request(rc.OpPut, "/b/k", 1))
+	if st := e.srv.Stats(); st.KeptSessions != 0 || st.Sessions != 1 {
+		t.Errorf("%+v", st)
+	}
+}
+
 func TestServerTransferLimit(t *testing.T) {
 	e := startServer(t, serverConfig{edit: func(o *rc.ServerOptions) { o.Transfers = 1 }})
 	a, b := e.open(rc.OpPut, "/b/a", 4096), e.open(rc.OpPut, "/b/b", 4096)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -196,6 +197,29 @@ func TestServerConditions(t *testing.T) {
 	req := p.request(rc.OpGet, "/b/k", 1)
 	req.IfMatch = etagOf(data)
 	e.expect("GET of the version before", e.must(token.PathPrepare, req.Header()), 412, "PreconditionFailed")
+	e.gone()
+}
+
+// The acknowledgement of a PUT gets lost: the client's adapter asks again after
+// FINAL, and must be answered.
+func TestServerLostAcknowledgement(t *testing.T) {
+	var lost atomic.Bool
+	hook := func(p shm.Point, _ shm.Write) shm.Verdict {
+		return shm.Verdict{Drop: p == shm.PointAck && lost.CompareAndSwap(false, true)}
+	}
+	e := startServer(t, serverConfig{server: &shm.Faults{Hook: hook}})
+	s := e.open(rc.OpPut, "/b/k", 4096)
+	ready := e.start(token.PathReady, s.ready().Header())
+	s.write(nil)
+	s.final(ready.wait())
+	if wc := s.completion(); wc.Status != verbs.WCSuccess {
+		t.Errorf("write: %v", wc.Status)
+	}
+	if !lost.Load() {
+		t.Error("nothing was lost")
+	}
+	e.expect("READY afterwards", e.must(token.PathReady, s.ready().Header()), 404, "NoSuchRdmaSession")
+	e.expect("CANCEL afterwards", e.must(token.PathCancel, s.ready().Header()), 200, "")
 	e.gone()
 }
 
