@@ -114,7 +114,7 @@ func (s *Store) afterRDMA(ctx context.Context, c call, err error) (next, *Error)
 		}
 		return nextFail, e
 	}
-	s.fellBack(c, fallbackReason(re), err, refusedAsUnknown(re))
+	s.fellBack(c, fallbackReason(re), err, announced(re))
 	return nextHTTP, nil
 }
 
@@ -128,7 +128,7 @@ func fallbackReason(e *rc.Error) string {
 	}
 	for _, cause := range []error{
 		rc.ErrNotEligible, rc.ErrProtocol, rc.ErrCookie, rc.ErrCompletion, rc.ErrChecksum,
-		rc.ErrGIDFamily, rc.ErrDeadline, rc.ErrClosed,
+		rc.ErrGIDFamily, rc.ErrDeadline, rc.ErrClosed, errNoETag,
 	} {
 		if errors.Is(e.Err, cause) {
 			return fmt.Sprintf("%s: %v", e.Phase, cause)
@@ -137,10 +137,11 @@ func fallbackReason(e *rc.Error) string {
 	return e.Phase.String() + ": failed"
 }
 
-// refusedAsUnknown is a PREPARE answered as by a server without the protocol. The
-// RDMA client says so itself once HTTP worked.
-func refusedAsUnknown(e *rc.Error) bool {
-	return e.Phase == rc.PhasePrepare && e.Status >= 300 && e.Status < 500 || e.Status == http.StatusNotImplemented
+// announced is a failure that concerns the endpoint, not the transfer: a PREPARE
+// answered as by a server without the protocol, or none sent for lack of
+// something. The RDMA client itself says so, once.
+func announced(e *rc.Error) bool {
+	return errors.Is(e.Err, rc.ErrNotEligible) || e.Phase == rc.PhasePrepare && e.Status >= 300 && e.Status < 500 || e.Status == http.StatusNotImplemented
 }
 
 // fellBack counts a transfer that goes by HTTP, and says why once for every reason.
