@@ -55,8 +55,9 @@ type Options struct {
 	// means 8.
 	UploadParallel int
 
-	// ExtraStats, when set, is called for every reading of the statistics and
-	// becomes their field "extra". It must be safe for concurrent use.
+	// ExtraStats, when set, is called for every reading of the statistics; the
+	// fields of the struct it returns stand beside the mount's own. It must be
+	// safe for concurrent use.
 	ExtraStats func() any
 
 	// Debug logs every FUSE request.

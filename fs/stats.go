@@ -34,7 +34,7 @@ type Stats struct {
 	DirtyBytes  int64  `json:"dirty_bytes"`  // size of the files not yet stored
 	SkippedKeys uint64 `json:"skipped_keys"` // cannot be names
 
-	Extra any `json:"extra,omitempty"` // Options.ExtraStats
+	Extra any `json:"-"` // Options.ExtraStats
 }
 
 // op is a kind of request.
@@ -130,14 +130,20 @@ func (s *filesystem) stats() Stats {
 	return st
 }
 
-// statsJSON is the value of StatsXattr; the caller's section is left out when
-// it does not fit.
+// statsJSON is the value of StatsXattr. The caller's section, an object, stands
+// beside the own fields; it is left out when it does not fit.
 func (m *Mounted) statsJSON() ([]byte, error) {
 	st := m.Stats()
-	b, err := json.Marshal(st)
-	if err == nil && len(b) > maxStats {
-		st.Extra = nil
-		b, err = json.Marshal(st)
+	own, err := json.Marshal(st)
+	if err != nil || st.Extra == nil {
+		return own, err
 	}
-	return b, err
+	extra, err := json.Marshal(st.Extra)
+	if err != nil {
+		return nil, err
+	}
+	if len(extra) <= len("{}") || extra[0] != '{' || len(own)+len(extra) > maxStats {
+		return own, nil
+	}
+	return append(append(own[:len(own)-1], ','), extra[1:]...), nil
 }

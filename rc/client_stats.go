@@ -9,22 +9,26 @@ import (
 
 // ClientStats are counts since the client was made, and its present state.
 type ClientStats struct {
-	Gets, Puts         uint64 // good transfers
-	GetBytes, PutBytes uint64
-	GetErrors          uint64 // failed transfers, after their retry
-	PutErrors          uint64
-	Retries            uint64
-	Cancels            uint64
-	CookieMismatches   uint64 // completions and answers of another transfer
-	KeptOpened         uint64 // kept sessions opened
-	KeptTransfers      uint64 // transfers in them
-	Fallbacks          map[string]uint64
+	Gets             uint64            `json:"gets"` // good transfers
+	Puts             uint64            `json:"puts"`
+	GetBytes         uint64            `json:"get_bytes"`
+	PutBytes         uint64            `json:"put_bytes"`
+	GetErrors        uint64            `json:"get_errors"` // failed transfers, after their retry
+	PutErrors        uint64            `json:"put_errors"`
+	Retries          uint64            `json:"retries"`
+	Cancels          uint64            `json:"cancels"`
+	CookieMismatches uint64            `json:"cookie_mismatches"` // completions and answers of another transfer
+	KeptOpened       uint64            `json:"kept_opened"`       // kept sessions opened
+	KeptTransfers    uint64            `json:"kept_transfers"`    // transfers in them
+	Fallbacks        map[string]uint64 `json:"fallbacks,omitempty"`
 
-	InUse, Bound int // transfers under way, and how many may be
-	Kept, Idle   int // kept sessions, and the idle ones of them
-	Usable       bool
-	Reason       string // why it is not usable
-	Capabilities token.Capabilities
+	InUse        int                `json:"in_use"` // transfers under way, and how many may be
+	Bound        int                `json:"bound"`
+	Kept         int                `json:"kept"` // kept sessions, and the idle ones of them
+	Idle         int                `json:"idle"`
+	Usable       bool               `json:"usable"`
+	Reason       string             `json:"reason,omitempty"` // why it is not usable
+	Capabilities token.Capabilities `json:"capabilities"`
 }
 
 type counters struct {

@@ -47,3 +47,6 @@ func ParseCapabilities(s string) Capabilities {
 	}
 	return c
 }
+
+// MarshalText is String, so that counters show the words.
+func (c Capabilities) MarshalText() ([]byte, error) { return []byte(c.String()), nil }

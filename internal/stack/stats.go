@@ -9,11 +9,33 @@ import (
 
 // Stats are the counters of a stack, as `s3rdmafs stat` shows them.
 type Stats struct {
-	Transport Transport        `json:"transport"`
-	Store     store.Stats      `json:"store"`
-	Cache     cache.Stats      `json:"cache"`
-	RDMA      *rc.ClientStats  `json:"rdma,omitempty"`
-	Queues    *verbs.PoolStats `json:"queue_pairs,omitempty"`
+	Transport Transport       `json:"transport"`
+	Store     store.Stats     `json:"store"`
+	Cache     cache.Stats     `json:"cache"`
+	RDMA      *rc.ClientStats `json:"rdma,omitempty"`
+	Queues    *QueuePairs     `json:"queue_pairs,omitempty"`
+}
+
+// QueuePairs are the counters of the QP pool.
+type QueuePairs struct {
+	Open             int               `json:"open"`
+	InUse            int               `json:"in_use"`
+	Created          uint64            `json:"created"`
+	Recycled         uint64            `json:"recycled"`
+	Destroyed        uint64            `json:"destroyed"`
+	CompletionErrors map[string]uint64 `json:"completion_errors,omitempty"` // by status
+	Stray            uint64            `json:"stray_completions"`
+}
+
+func queuePairs(s verbs.PoolStats) *QueuePairs {
+	q := &QueuePairs{
+		Open: s.Open, InUse: s.InUse, Created: s.Created, Recycled: s.Recycled, Destroyed: s.Destroyed,
+		CompletionErrors: map[string]uint64{}, Stray: s.Stray,
+	}
+	for status, n := range s.CompletionErrors {
+		q.CompletionErrors[status.String()] = n
+	}
+	return q
 }
 
 // Transport says which device moves object bytes, or why none does.
@@ -33,8 +55,8 @@ func (s *Stack) Stats() Stats {
 	}
 	if s.device != nil {
 		st.Transport.Device, st.Transport.Provider, st.Transport.Reason = s.device.Name(), s.device.Provider(), s.choice.Reason
-		client, queues := s.client.Stats(), s.pool.Stats()
-		st.RDMA, st.Queues = &client, &queues
+		client := s.client.Stats()
+		st.RDMA, st.Queues = &client, queuePairs(s.pool.Stats())
 	}
 	return st
 }
