@@ -44,6 +44,13 @@ type ServerOptions struct {
 	ExecRate       int64         // bytes per second added to ExecTimeout, 0: 100 MB/s
 	KeepIdle       time.Duration // idle limit of kept sessions, whole seconds, 0: 60 s
 
+	// Linger is how long the QP of a PUT outlives its transfer, 0: 250 ms. If the
+	// acknowledgement was lost, the client's adapter sends the last packet again
+	// after its ACK timeout (67 ms on most), and without an answer the client
+	// would take a stored object for a failed transfer. Sessions that linger give
+	// way when their QP or memory is needed.
+	Linger time.Duration
+
 	Logger *slog.Logger // nil: discards
 }
 
@@ -74,18 +81,15 @@ const serverCapabilities = token.CapMP | token.CapEP | token.CapBig | token.CapC
 // stopped, only what is on its way already may arrive.
 const cancelGrace = 500 * time.Millisecond
 
-// linger is how long the QP of a PUT outlives its transfer: if the
-// acknowledgement was lost, the client's adapter sends the last packet again after
-// its ACK timeout, and without an answer the client would take a stored object
-// for a failed transfer. Sessions that wait for it give way under pressure.
-const linger = 250 * time.Millisecond
-
 // teardownBudget bounds the draining of one QP; after it the QP is destroyed.
 const teardownBudget = 5 * time.Second
 
 // Server is the gateway's side of hipobj-rc-v2. All methods may be called
 // concurrently. The pool, domain and device stay the caller's; they must outlive
 // Close.
+//
+// Server.mu and stagingPool.mu are leaves: neither is taken while the other is
+// held, and none is held during I/O or a verbs call.
 type Server struct {
 	o       ServerOptions
 	log     *slog.Logger
@@ -124,6 +128,7 @@ func NewServer(o ServerOptions) (*Server, error) {
 	o.ExecTimeout = cmp.Or(o.ExecTimeout, 30*time.Second)
 	o.ExecRate = cmp.Or(o.ExecRate, 100_000_000)
 	o.KeepIdle = cmp.Or(o.KeepIdle, time.Minute)
+	o.Linger = cmp.Or(o.Linger, 250*time.Millisecond)
 	if o.MaxTransfer <= 0 || o.ExecRate <= 0 || o.KeepIdle < time.Second {
 		return nil, errors.New("rc: server limits out of range")
 	}

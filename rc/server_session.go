@@ -235,7 +235,7 @@ func (s *Server) succeed(sess *session, op Op) {
 	sess.clean = true
 	if op == OpPut && !s.closing {
 		sess.idleSince = time.Now()
-		s.wait(sess, stateLingering, linger)
+		s.wait(sess, stateLingering, s.o.Linger)
 		return
 	}
 	s.forget(sess)

@@ -19,7 +19,7 @@ func TestServerManyClients(t *testing.T) {
 	faults := &shm.Faults{Seed: 3, Drop: 0.02, Late: 0.1, LateBy: 5 * time.Millisecond, Piece: 4096}
 	e := startServer(t, serverConfig{server: faults, edit: func(o *rc.ServerOptions) {
 		o.PrepareTimeout = 10 * time.Second
-		o.StagingBytes = 16 << 20
+		o.Linger = 2 * time.Second
 	}})
 	t.Run("clients", func(t *testing.T) {
 		for worker := range 6 {

@@ -207,7 +207,7 @@ func TestServerLostAcknowledgement(t *testing.T) {
 	hook := func(p shm.Point, _ shm.Write) shm.Verdict {
 		return shm.Verdict{Drop: p == shm.PointAck && lost.CompareAndSwap(false, true)}
 	}
-	e := startServer(t, serverConfig{server: &shm.Faults{Hook: hook}})
+	e := startServer(t, serverConfig{server: &shm.Faults{Hook: hook}, edit: func(o *rc.ServerOptions) { o.Linger = time.Hour }})
 	s := e.open(rc.OpPut, "/b/k", 4096)
 	ready := e.start(token.PathReady, s.ready().Header())
 	s.write(nil)
