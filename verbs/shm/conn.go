@@ -217,8 +217,6 @@ func (c *outConn) read() {
 		}
 		if q := d.qpByNum(f.QPN); q != nil {
 			q.answer(c.peer, f)
-		} else {
-			d.stray.Add(1)
 		}
 	}
 }
@@ -256,7 +254,9 @@ func (d *Device) accept() {
 	}
 }
 
-// peerMem is memory of a peer, mapped for reading.
+// peerMem is memory of a peer, mapped for reading. Copying out of a mapping was
+// measured at 1.3 times (256 KiB) to 2.5 times (1 MiB) the speed of pread from the
+// memfd; only the first touch of each page costs as much.
 type peerMem struct {
 	buf  []byte
 	used uint64 // for least recently used; of the reading goroutine
@@ -277,9 +277,11 @@ type inConn struct {
 	epochs *epochPage // set by the hello
 	refs   atomic.Int32
 
-	// mems belongs to the goroutine that reads.
-	mems map[uint64]*peerMem
-	tick uint64
+	// These belong to the goroutine that reads.
+	mems  map[uint64]*peerMem
+	tick  uint64
+	frame [maxFrameSize + 1]byte
+	oob   [64 + 4*maxFrameFDs]byte
 
 	mu  sync.Mutex
 	buf []byte
@@ -357,15 +359,13 @@ func closeAll(fds []int) {
 }
 
 func (c *inConn) readHello() error {
-	var frame [helloSize + 1]byte
-	oob := make([]byte, unix.CmsgSpace(4*maxFrameFDs))
 	c.sock.SetReadDeadline(time.Now().Add(helloTimeout))
-	n, fds, err := c.receive(frame[:], oob)
+	n, fds, err := c.receive(c.frame[:], c.oob[:])
 	defer closeAll(fds)
 	if err != nil {
 		return err
 	}
-	h, err := parseHello(frame[:n])
+	h, err := parseHello(c.frame[:n])
 	if err != nil {
 		return err
 	}
@@ -381,22 +381,20 @@ func (c *inConn) readHello() error {
 }
 
 func (c *inConn) readFrame() error {
-	var frame [maxFrameSize + 1]byte
-	var oob [64 + 4*maxFrameFDs]byte
-	n, fds, err := c.receive(frame[:], oob[:])
+	n, fds, err := c.receive(c.frame[:], c.oob[:])
 	defer closeAll(fds)
 	if err != nil {
 		return err
 	}
-	switch frame[0] {
+	switch c.frame[0] {
 	case frameWrite:
-		f, err := parseWrite(frame[:n], len(fds))
+		f, err := parseWrite(c.frame[:n], len(fds))
 		if err != nil {
 			return err
 		}
 		return c.handleWrite(f, fds)
 	case frameForget:
-		f, err := parseForget(frame[:n])
+		f, err := parseForget(c.frame[:n])
 		if err != nil || len(fds) > 0 {
 			return errors.Join(errFrame, err)
 		}
@@ -406,7 +404,7 @@ func (c *inConn) readFrame() error {
 		}
 		return nil
 	}
-	return fmt.Errorf("%w: type %d", errFrame, frame[0])
+	return fmt.Errorf("%w: type %d", errFrame, c.frame[0])
 }
 
 func (c *inConn) handleWrite(f *writeFrame, fds []int) error {
@@ -443,7 +441,6 @@ func (c *inConn) handleWrite(f *writeFrame, fds []int) error {
 func (c *inConn) deliver(f *writeFrame, mems []*peerMem) {
 	q := c.dev.qpByNum(f.DstQPN)
 	if q == nil {
-		c.dev.stray.Add(1)
 		return
 	}
 	for _, m := range mems {

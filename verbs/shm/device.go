@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"s3rdmafs/verbs"
@@ -80,9 +79,6 @@ type Device struct {
 	qps   map[uint32]*qp
 	lkeys keyTable
 	rkeys keyTable
-
-	// stray counts answers and requests for QPs that do not exist (any more).
-	stray atomic.Uint64
 }
 
 // keyTable hands out memory keys of a 24-bit index and an 8-bit generation, so

@@ -5,10 +5,10 @@
 //
 // # How a WRITE travels
 //
-// Every device listens on an abstract unix socket named after its GID. The
-// requester sends a small frame that names its source memory; a read-only
-// descriptor of the memfd goes along when the peer has not seen it yet. The
-// *responder* judges the request (QP state, peer, PSN, rkey, rights, bounds,
+// Every device listens on an abstract unix socket named after its GID; peers
+// share the network namespace and the user. The requester sends a small frame that
+// names its source memory; a read-only descriptor of the memfd goes along when the
+// peer has not seen it yet. The *responder* judges the request (QP state, peer, PSN, rkey, rights, bounds,
 // posted receive), copies the bytes from its mapping of the requester's memfd
 // into its own region, consumes the receive, and answers. No process ever has a
 // writable mapping of another one's memory. Taking rights away is therefore a

@@ -12,7 +12,7 @@ import (
 // comes from Seed. The fields must not change once the device is open.
 type Faults struct {
 	Seed uint64
-	// Drop is the probability that a request or an answer is lost.
+	// Drop is the probability that a request or an ACK is lost.
 	Drop float64
 	// Delay is the longest time that a request waits before it is carried out.
 	Delay time.Duration

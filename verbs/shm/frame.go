@@ -116,7 +116,7 @@ func parseWrite(b []byte, nfds int) (*writeFrame, error) {
 		return nil, fmt.Errorf("%w: write of %d bytes", errFrame, len(b))
 	}
 	nsge := int(b[3])
-	if nsge > maxSGE || len(b) != writeHeaderSize+nsge*writeSGESize {
+	if nsge > maxSGE || nfds > maxFrameFDs || len(b) != writeHeaderSize+nsge*writeSGESize {
 		return nil, fmt.Errorf("%w: write of %d bytes with %d SGEs", errFrame, len(b), nsge)
 	}
 	le := binary.LittleEndian

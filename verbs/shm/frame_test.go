@@ -105,11 +105,14 @@ func TestFrameRefused(t *testing.T) {
 func FuzzFrames(f *testing.F) {
 	w := writeFrame{MTU: verbs.MTU1024, HasImm: true, SGEs: []frameSGE{{Mem: 1, Length: 10, FD: 1}}}
 	f.Add(w.append(nil), 1)
+	// More descriptors than a frame may have, one of the last of them used.
+	w.SGEs[0].FD = maxFrameFDs + 3
+	f.Add(w.append(nil), maxFrameFDs+4)
 	f.Add(replyFrame{Kind: replyNAK, Code: uint64(verbs.WCRemAccessErr)}.append(nil), 0)
 	f.Add(forgetFrame{Mem: 3}.append(nil), 0)
 	f.Add(helloFrame{}.append(nil), 0)
 	f.Fuzz(func(t *testing.T, b []byte, nfds int) {
-		nfds = int(uint(nfds) % (maxFrameFDs + 1))
+		nfds = int(uint(nfds) % (2 * maxFrameFDs))
 		if w, err := parseWrite(b, nfds); err == nil {
 			if !bytes.Equal(w.append(nil), b) {
 				t.Errorf("write %+v does not give its bytes back", w)

@@ -196,7 +196,7 @@ func testTwoProcesses(t *testing.T, open Opener, base string) {
 
 // testProcessDies kills the process at the other end, in both roles.
 func testProcessDies(t *testing.T, open Opener, base string) {
-	const size = 64 << 20
+	const size = 16 << 20
 	s := newSide(t, open, size)
 
 	t.Run("responder", func(t *testing.T) {
@@ -257,10 +257,8 @@ func testProcessDies(t *testing.T, open Opener, base string) {
 		b.psn = (b.psn + 4321) & 0xffffff
 		b.modify(t, b.initAttr())
 		b.modify(t, b.rtrAttr(from))
-		for i := range b.mem.Bytes() {
-			if b.mem.Bytes()[i] != 0 {
-				t.Fatalf("byte %d was written by the dead", i)
-			}
+		if i := firstNonZero(b.mem.Bytes()); i >= 0 {
+			t.Fatalf("byte %d was written by the dead", i)
 		}
 		b.recv(t, 5)
 		q.do(order{Do: "connect", To: b.address()})

@@ -197,7 +197,7 @@ func underFire(t *testing.T, open Opener, revoke func(t *testing.T, b *endpoint,
 	if !ok {
 		return status
 	}
-	if i := bytes.IndexFunc(b.mem.Bytes(), func(r rune) bool { return r != 0 }); i >= 0 {
+	if i := firstNonZero(b.mem.Bytes()); i >= 0 {
 		t.Errorf("byte %d was written after the right was gone", i)
 	}
 	return status

@@ -350,6 +350,23 @@ func wantBytes(t testing.TB, got []byte, seed uint64) {
 	}
 }
 
+// firstNonZero is where memory that was cleared is not zero any more; -1: it is.
+func firstNonZero(p []byte) int {
+	var zero [4096]byte
+	for off := 0; off < len(p); off += len(zero) {
+		piece := p[off:min(off+len(zero), len(p))]
+		if bytes.Equal(piece, zero[:len(piece)]) {
+			continue
+		}
+		for i, v := range piece {
+			if v != 0 {
+				return off + i
+			}
+		}
+	}
+	return -1
+}
+
 // eventually waits until cond is true.
 func eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
