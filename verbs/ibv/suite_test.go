@@ -16,6 +16,6 @@ func TestStandIn(t *testing.T) {
 	f := newFake(t)
 	verbstest.Run(t, func() (verbstest.Peer, error) {
 		d, err := f.open("fake0")
-		return verbstest.Peer{Device: d, GIDIndex: 3}, err
+		return verbstest.Peer{Device: d, GIDIndex: 3, ChecksSender: true}, err
 	})
 }

@@ -11,7 +11,7 @@ import (
 func opener(faults func() *shm.Faults) verbstest.Opener {
 	return func() (verbstest.Peer, error) {
 		dev, err := shm.Open(shm.Options{Faults: faults(), Logger: slog.New(slog.DiscardHandler)})
-		return verbstest.Peer{Device: dev}, err
+		return verbstest.Peer{Device: dev, ChecksSender: true}, err
 	}
 }
 

@@ -19,6 +19,8 @@ type Peer struct {
 	GID verbs.GID
 	// MTU of the path; 0: the port's active one.
 	MTU verbs.MTU
+	// ChecksSender tells that the device knows which QP sent a packet.
+	ChecksSender bool
 }
 
 // Opener opens the device under test. Every call makes a new Device.
