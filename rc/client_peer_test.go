@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"s3rdmafs/internal/testdevice"
 	"s3rdmafs/rc"
 	"s3rdmafs/rc/rctest"
 	"s3rdmafs/token"
@@ -195,7 +196,7 @@ func TestGIDFamily(t *testing.T) {
 	t.Run("switched and remembered", func(t *testing.T) {
 		var real verbs.GIDEntry
 		r := newRig(t, rigOptions{client: func(o *rc.ClientOptions) {
-			real = verbs.GIDEntry{Index: o.GIDIndex, GID: o.GID, Type: verbs.GIDSoftware}
+			real = o.GIDs[0]
 			o.GIDs = []verbs.GIDEntry{mapped, real}
 			o.GIDIndex, o.GID = mapped.Index, mapped.GID
 		}})
@@ -249,8 +250,8 @@ func TestSessionsArePinned(t *testing.T) {
 			t.Skipf("cannot listen on %s: %v", host, err)
 		}
 		_, port, _ = net.SplitHostPort(ln.Addr().String())
-		dev := newDevice(t, nil)
-		gid := gidOfDevice(t, dev)
+		dev := testdevice.Open(t, nil)
+		gid := testdevice.GID(t, dev)
 		p, err := rctest.New(rctest.Options{Device: dev, GIDIndex: gid.Index, GID: gid.GID, Profile: rctest.ELB})
 		if err != nil {
 			t.Fatal(err)
@@ -285,9 +286,9 @@ func TestSessionsArePinned(t *testing.T) {
 // TestTLSEndpoint: requests go to the pinned address, while certificate and host
 // are those of the endpoint's name.
 func TestTLSEndpoint(t *testing.T) {
-	own, theirs := newEnd(t, nil), newDevice(t, nil)
+	own, theirs := newEnd(t, nil), testdevice.Open(t, nil)
 	seg := own.region(t, 5000)
-	gid := gidOfDevice(t, theirs)
+	gid := testdevice.GID(t, theirs)
 	p, err := rctest.New(rctest.Options{Device: theirs, GIDIndex: gid.Index, GID: gid.GID, Profile: rctest.RGW})
 	if err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"s3rdmafs/internal/testdevice"
 	"s3rdmafs/rc"
 	"s3rdmafs/rc/rctest"
 	"s3rdmafs/token"
@@ -26,30 +27,6 @@ const clientPatience = 20 * time.Second
 
 const regionSize = 4 << 20
 
-// newDevice opens a software device that is closed after everything made from it.
-func newDevice(t testing.TB, f *shm.Faults) verbs.Device {
-	t.Helper()
-	d, err := shm.Open(shm.Options{Faults: f})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := d.Close(); err != nil {
-			t.Errorf("close device: %v", err)
-		}
-	})
-	return d
-}
-
-func gidOfDevice(t testing.TB, d verbs.Device) verbs.GIDEntry {
-	t.Helper()
-	table, err := d.GIDs(1)
-	if err != nil || len(table) == 0 {
-		t.Fatalf("GID table: %v %v", table, err)
-	}
-	return table[0]
-}
-
 // end is one end of the fabric: a device with pool and PD.
 type fabricEnd struct {
 	dev  verbs.Device
@@ -60,7 +37,7 @@ type fabricEnd struct {
 
 func newEnd(t testing.TB, f *shm.Faults) *fabricEnd {
 	t.Helper()
-	d := newDevice(t, f)
+	d := testdevice.Open(t, f)
 	pd, err := d.AllocPD()
 	if err != nil {
 		t.Fatal(err)
@@ -85,7 +62,7 @@ func newEnd(t testing.TB, f *shm.Faults) *fabricEnd {
 			t.Errorf("close pool: %v", err)
 		}
 	})
-	return &fabricEnd{dev: d, pd: pd, pool: pool, gid: gidOfDevice(t, d)}
+	return &fabricEnd{dev: d, pd: pd, pool: pool, gid: testdevice.GID(t, d)}
 }
 
 // region registers memory that outlives the client of a test.
@@ -169,8 +146,8 @@ func newRig(t *testing.T, o rigOptions) *rig {
 	}
 	r := &rig{t: t, own: newEnd(t, o.own), done: make(chan struct{}, 1000)}
 	r.seg = r.own.region(t, regionSize)
-	theirs := newDevice(t, o.theirs)
-	gid := gidOfDevice(t, theirs)
+	theirs := testdevice.Open(t, o.theirs)
+	gid := testdevice.GID(t, theirs)
 	peer, err := rctest.New(rctest.Options{
 		Device: theirs, GIDIndex: gid.Index, GID: gid.GID, Profile: o.profile, Hooks: o.hooks, Exec: o.exec,
 	})

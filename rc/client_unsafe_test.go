@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"s3rdmafs/internal/testdevice"
 	"s3rdmafs/rc"
 	"s3rdmafs/rc/rctest"
 	"s3rdmafs/verbs"
@@ -14,6 +15,7 @@ import (
 // TestUnsafeIsTold: the queue pair of a failed, and of a good, transfer can be
 // neither drained nor destroyed, so the caller must not use the memory again.
 func TestUnsafeIsTold(t *testing.T) {
+	testdevice.SoftwareOnly(t)
 	for _, c := range []struct {
 		name   string
 		op     rc.Op
@@ -45,7 +47,7 @@ func TestUnsafeIsTold(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			own := &fabricEnd{dev: dev, pd: plain, pool: pool, gid: gidOfDevice(t, dev)}
+			own := &fabricEnd{dev: dev, pd: plain, pool: pool, gid: testdevice.GID(t, dev)}
 			r.seg = own.region(t, failSize)
 			r.client = newClient(t, own, r.url, nil)
 			err = r.transfer(t.Context(), c.op)

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"s3rdmafs/internal/testdevice"
 	"s3rdmafs/rc"
 	"s3rdmafs/token"
 	"s3rdmafs/verbs"
@@ -122,12 +123,11 @@ type serverEnv struct {
 	srv     *rc.Server
 	http    *httptest.Server
 	dev     verbs.Device // the server's
-	gid     verbs.GID
+	gid     verbs.GIDEntry
 
-	cdev  verbs.Device
 	cpd   verbs.PD
 	cpool *verbs.Pool
-	cgid  verbs.GID
+	cgid  verbs.GIDEntry
 
 	closed bool
 }
@@ -138,12 +138,9 @@ type serverConfig struct {
 	maxQPs int
 }
 
-func openServerDevice(t testing.TB, faults *shm.Faults, maxQPs int) (verbs.Device, verbs.PD, *verbs.Pool, verbs.GID) {
+func openServerDevice(t testing.TB, faults *shm.Faults, maxQPs int) (verbs.Device, verbs.PD, *verbs.Pool, verbs.GIDEntry) {
 	t.Helper()
-	dev, err := shm.Open(shm.Options{Faults: faults})
-	if err != nil {
-		t.Fatal(err)
-	}
+	dev := testdevice.Open(t, faults)
 	pd, err := dev.AllocPD()
 	if err != nil {
 		t.Fatal(err)
@@ -156,11 +153,7 @@ func openServerDevice(t testing.TB, faults *shm.Faults, maxQPs int) (verbs.Devic
 	if err != nil {
 		t.Fatal(err)
 	}
-	gids, err := dev.GIDs(1)
-	if err != nil || len(gids) == 0 {
-		t.Fatal("no GID", err)
-	}
-	return dev, pd, pool, gids[0].GID
+	return dev, pd, pool, testdevice.GID(t, dev)
 }
 
 func startServer(t testing.TB, c serverConfig) *serverEnv {
@@ -171,8 +164,8 @@ func startServer(t testing.TB, c serverConfig) *serverEnv {
 	e := &serverEnv{t: t, objects: newMemObjects()}
 	dev, pd, pool, gid := openServerDevice(t, c.server, c.maxQPs)
 	e.dev, e.gid = dev, gid
-	e.cdev, e.cpd, e.cpool, e.cgid = openServerDevice(t, nil, 64)
-	o := rc.ServerOptions{Pool: pool, PD: pd, GID: gid, Objects: e.objects, MaxTransfer: 8 << 20, StagingBytes: 64 << 20}
+	_, e.cpd, e.cpool, e.cgid = openServerDevice(t, nil, 64)
+	o := rc.ServerOptions{Pool: pool, PD: pd, GIDIndex: gid.Index, GID: gid.GID, Objects: e.objects, MaxTransfer: 8 << 20, StagingBytes: 64 << 20}
 	if c.edit != nil {
 		c.edit(&o)
 	}
@@ -208,11 +201,6 @@ func startServer(t testing.TB, c serverConfig) *serverEnv {
 		for name, close := range map[string]func() error{"server's PD": pd.Close, "client's PD": e.cpd.Close} {
 			if err := close(); err != nil {
 				t.Errorf("close %s: %v", name, err)
-			}
-		}
-		for name, close := range map[string]func() error{"server": dev.Close, "client": e.cdev.Close} {
-			if err := close(); err != nil {
-				t.Errorf("close %s's device: %v", name, err)
 			}
 		}
 	})
@@ -329,7 +317,7 @@ type serverPeer struct {
 	conn *verbs.Conn
 	mem  *verbs.Memory
 	mr   verbs.MR
-	gid  verbs.GID
+	gid  verbs.GIDEntry
 }
 
 // newPeer makes a QP and a registered buffer.
@@ -337,7 +325,7 @@ func (e *serverEnv) newPeer(size int) *serverPeer {
 	return e.newPeerOn(e.cpool, e.cpd, e.cgid, size)
 }
 
-func (e *serverEnv) newPeerOn(pool *verbs.Pool, pd verbs.PD, gid verbs.GID, size int) *serverPeer {
+func (e *serverEnv) newPeerOn(pool *verbs.Pool, pd verbs.PD, gid verbs.GIDEntry, size int) *serverPeer {
 	e.t.Helper()
 	conn, err := pool.Get(e.t.Context())
 	if err != nil {
@@ -377,7 +365,7 @@ func (p *serverPeer) stop() {
 }
 
 func (p *serverPeer) token() token.Token {
-	return token.Token{Transport: token.TransportRC, QPNum: p.conn.QPN(), GID: p.gid, Port: 1}
+	return token.Token{Transport: token.TransportRC, QPNum: p.conn.QPN(), GID: p.gid.GID, Port: 1}
 }
 
 // request is a good PREPARE.
@@ -437,7 +425,7 @@ func (e *serverEnv) open(op rc.Op, target string, size int64) *serverSession {
 func (s *serverSession) connect() {
 	s.e.t.Helper()
 	err := s.conn.Connect(verbs.ConnectAttr{
-		DestQPN: s.reply.QPN, RQPSN: s.reply.PSN, DGID: s.reply.Token.GID, MTU: verbs.MTU4096, Port: 1,
+		DestQPN: s.reply.QPN, RQPSN: s.reply.PSN, DGID: s.reply.Token.GID, SGIDIndex: s.gid.Index, MTU: verbs.MTU4096, Port: 1,
 	})
 	if err != nil {
 		s.e.t.Fatal(err)

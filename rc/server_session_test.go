@@ -279,7 +279,7 @@ func TestServerUnreachableGID(t *testing.T) {
 	req := p.request(rc.OpPut, "/b/k", 4096)
 	req.Token.GID = netip.MustParseAddr("::ffff:192.0.2.1").As16()
 	s := p.prepare(req)
-	if s.reply.Token.GID != e.gid {
+	if s.reply.Token.GID != e.gid.GID {
 		t.Errorf("%+v", s.reply)
 	}
 	e.expect("READY", e.must(token.PathReady, s.ready().Header()), 502, "RdmaTransferFailed")

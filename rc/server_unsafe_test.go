@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"s3rdmafs/internal/testdevice"
 	"s3rdmafs/rc"
 	"s3rdmafs/token"
 	"s3rdmafs/verbs"
@@ -51,6 +52,7 @@ func (qp *stuckQP) Close() error {
 
 // Memory that a QP may still write into is never freed or used again.
 func TestServerQuarantine(t *testing.T) {
+	testdevice.SoftwareOnly(t)
 	dev, err := shm.Open(shm.Options{})
 	if err != nil {
 		t.Fatal(err)

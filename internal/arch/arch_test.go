@@ -33,6 +33,7 @@ var allowed = map[string][]string{
 	"internal/version":    {},
 	"internal/faultproxy": {},
 	"internal/stack":      {"cache", "store", "rc", "token", "verbs", "verbs/provider"},
+	"internal/testdevice": {"verbs", "verbs/shm", "verbs/provider"},
 	"internal/testenv":    {"..."},
 	"cmd/s3rdmafs":        {"fs", "cache", "store", "rc", "verbs", "verbs/provider", "internal/stack", "internal/version"},
 	"cmd/s3rdmagw":        {"gateway", "rc", "verbs", "verbs/provider", "verbs/shm", "internal/version"},
