@@ -13,6 +13,11 @@ import (
 	"s3rdmafs/store"
 )
 
+// shadowTTL is how long a name known as an object is not asked about again
+// whether there is a directory of that name beside it, which would hide it. A
+// listing shows one at once.
+const shadowTTL = 30 * time.Second
+
 // dir is a directory: a prefix of a bucket, a bucket, or the root.
 type dir struct {
 	entry
@@ -138,7 +143,11 @@ func (d *dir) find(ctx context.Context, name string) (node, syscall.Errno) {
 		}
 		seq := d.seq
 		recent, isRecent := d.recent[name]
+		alone := isRecent && !recent.isDir && time.Since(recent.at) < shadowTTL
 		isRecent = isRecent && time.Since(recent.at) < s.o.EntryTTL
+		if cf, ok := child.(*file); ok {
+			alone = alone || time.Since(cf.alone) < shadowTTL
+		}
 		version := fileVersion(child)
 		s.mu.Unlock()
 
@@ -152,6 +161,12 @@ func (d *dir) find(ctx context.Context, name string) (node, syscall.Errno) {
 			return nil, syscall.ENAMETOOLONG
 		case isRecent:
 			f, err = s.lookListed(ctx, bucket, prefix+name, recent)
+		case alone:
+			f, err = s.lookObject(ctx, bucket, prefix+name)
+			if err == nil && f.kind == 0 {
+				alone = false
+				f, err = s.look(ctx, bucket, prefix+name)
+			}
 		default:
 			f, err = s.look(ctx, bucket, prefix+name)
 		}
@@ -165,6 +180,9 @@ func (d *dir) find(ctx context.Context, name string) (node, syscall.Errno) {
 			continue
 		}
 		n := s.adoptLocked(ctx, d, name, f, begun, version)
+		if nf, ok := n.(*file); ok && !isRecent && !alone {
+			nf.alone = begun
+		}
 		s.mu.Unlock()
 		if n == nil {
 			return nil, syscall.ENOENT
@@ -352,12 +370,19 @@ func (s *filesystem) lookListed(ctx context.Context, bucket, key string, l liste
 	if s.o.TrustList {
 		return foundListed(l), nil
 	}
+	if !l.isDir {
+		return s.lookObject(ctx, bucket, key)
+	}
 	ctx, done := s.request(ctx)
 	defer done()
-	if l.isDir {
-		f, err := s.lookMarker(ctx, bucket, key+"/")
-		return f, causeOf(ctx, err)
-	}
+	f, err := s.lookMarker(ctx, bucket, key+"/")
+	return f, causeOf(ctx, err)
+}
+
+// lookObject asks for the object key alone.
+func (s *filesystem) lookObject(ctx context.Context, bucket, key string) (found, error) {
+	ctx, done := s.request(ctx)
+	defer done()
 	info, err := s.store.Head(ctx, bucket, key)
 	switch {
 	case err == nil:
@@ -567,6 +592,7 @@ func (s *filesystem) createFile(ctx context.Context, d *dir, name string, mode u
 	s.detachNameLocked(d, name)
 	s.addLocked(ctx, d, name, f)
 	s.dirty[f] = struct{}{}
+	f.alone = time.Now()
 	d.changedLocked(name, false)
 	return f, 0
 }
@@ -680,7 +706,7 @@ func (d *dir) Unlink(ctx context.Context, name string) (errno syscall.Errno) {
 	if e := s.readOnlyErrno(); e != 0 {
 		return e
 	}
-	n, errno := d.find(ctx, name)
+	n, errno := d.known(ctx, name)
 	if errno != 0 {
 		return errno
 	}
@@ -740,7 +766,7 @@ func (d *dir) Rmdir(ctx context.Context, name string) (errno syscall.Errno) {
 	if e := s.readOnlyErrno(); e != 0 {
 		return e
 	}
-	n, errno := d.find(ctx, name)
+	n, errno := d.known(ctx, name)
 	if errno != 0 {
 		return errno
 	}

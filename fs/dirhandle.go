@@ -18,6 +18,10 @@ import (
 // once when the kernel wants attributes along with names.
 const lookAhead = 32
 
+// maxRecent is how many listed names a directory remembers before it begins
+// anew.
+const maxRecent = 10_000
+
 // dirHandle is an open directory: a listing that is fetched page by page as it
 // is read. Offset n stands behind the n-th entry. go-fuse serializes calls.
 type dirHandle struct {
@@ -234,7 +238,7 @@ func (h *dirHandle) page(ctx context.Context) syscall.Errno {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if d.recent == nil || len(d.recent) > 0 && at.Sub(oldest(d.recent)) > s.o.EntryTTL {
+	if d.recent == nil || len(d.recent) > maxRecent {
 		d.recent = map[string]listed{}
 	}
 	for _, l := range found {
@@ -247,15 +251,6 @@ func (h *dirHandle) page(ctx context.Context) syscall.Errno {
 		h.addLocalLocked()
 	}
 	return 0
-}
-
-// oldest is the time of any of the names, which were listed at most a few
-// pages apart.
-func oldest(m map[string]listed) time.Time {
-	for _, l := range m {
-		return l.at
-	}
-	return time.Time{}
 }
 
 // addLocalLocked appends the files that are not in the bucket yet.

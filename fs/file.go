@@ -25,8 +25,11 @@ const ioReaders = 1 << 30
 // file is an object: a regular file or a symbolic link.
 type file struct {
 	entry
-	link     bool
-	unlinked bool // dead by unlink or rename, guarded by filesystem.mu
+	link bool
+
+	// Guarded by filesystem.mu.
+	unlinked bool      // dead by unlink or rename
+	alone    time.Time // when no directory of the same name was seen
 
 	up *semaphore.Weighted // see the package comment
 	io *semaphore.Weighted

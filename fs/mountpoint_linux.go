@@ -37,14 +37,14 @@ func CheckMountpoint(dir string) error {
 	if err != nil {
 		return err
 	}
+	if isDead(dir) {
+		return nil
+	}
 	var st unix.Stat_t
 	switch err := unix.Stat(dir, &st); {
-	case err == nil:
-	case isDead(err):
-		return nil
 	case errors.Is(err, syscall.ENOENT):
 		return fmt.Errorf("%w: %s", ErrNoMountpoint, dir)
-	default:
+	case err != nil:
 		return fmt.Errorf("mount point %s: %w", dir, err)
 	}
 	if st.Mode&syscall.S_IFMT != syscall.S_IFDIR {
@@ -71,24 +71,23 @@ func CheckMountpoint(dir string) error {
 	return nil
 }
 
-// isDead reports whether err is that of a mount whose server is gone.
-func isDead(err error) bool {
+// isDead reports whether a file system whose server is gone is mounted at dir.
+// The kernel may answer stat(2) from memory, statfs(2) it does not.
+func isDead(dir string) bool {
+	var st unix.Statfs_t
+	err := unix.Statfs(dir, &st)
 	return errors.Is(err, syscall.ENOTCONN) || errors.Is(err, syscall.ECONNABORTED)
 }
 
 // clearDeadMount takes away what is left of mounts at dir whose servers died.
 func clearDeadMount(dir string, log *slog.Logger) error {
-	for range 16 { // they can lie on top of each other
-		var st unix.Stat_t
-		if err := unix.Stat(dir, &st); !isDead(err) {
-			return nil // whatever else is wrong is told by CheckMountpoint
-		}
+	for isDead(dir) { // they can lie on top of each other
 		if err := unmountLazily(dir); err != nil {
 			return fmt.Errorf("dead mount at %s cannot be cleared: %w", dir, err)
 		}
 		log.Warn("cleared a dead mount", "mountpoint", dir)
 	}
-	return fmt.Errorf("dead mounts at %s without end", dir)
+	return nil
 }
 
 // resolveMountpoint is dir as the table of mounts has it. The last component
