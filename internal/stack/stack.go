@@ -78,7 +78,6 @@ func (s *Stack) openDevice(o Options, host string) error {
 	device, choice, err := provider.Open(o.Device, host, o.Logger)
 	if err == nil {
 		s.device, s.choice = device, choice
-		s.log.Info("RDMA device opened", "device", device.Name(), "port", choice.Port, "gid_index", choice.GIDIndex, "why", choice.Reason)
 		return nil
 	}
 	// A device asked for by name and missing is an error in every mode.

@@ -1,0 +1,56 @@
+package stack
+
+import (
+	"errors"
+
+	"s3rdmafs/verbs"
+	"s3rdmafs/verbs/provider"
+)
+
+// Choice returns the port and GID that connections use; ok is false when no
+// RDMA device is open.
+func (s *Stack) Choice() (c provider.Choice, ok bool) { return s.choice, s.device != nil }
+
+// Buffer is memory beside the cache, for what moves objects without one.
+type Buffer struct {
+	mem *verbs.Memory
+	mr  verbs.MR
+}
+
+// NewBuffer maps n bytes and registers them when the stack has a device. The
+// error wraps verbs.ErrMemlock when the process may not pin as much. The buffer
+// must be closed before the stack.
+func (s *Stack) NewBuffer(n int) (*Buffer, error) {
+	if s.pd != nil {
+		if err := checkMemlock(int64(n)); err != nil {
+			return nil, err
+		}
+	}
+	mem, err := verbs.NewMemory("s3rdmafs-buffer", n)
+	if err != nil {
+		return nil, err
+	}
+	b := &Buffer{mem: mem}
+	if s.pd == nil {
+		return b, nil
+	}
+	if b.mr, err = s.pd.RegMR(mem, 0, len(mem.Bytes()), verbs.AccessLocalWrite|verbs.AccessRemoteWrite); err != nil {
+		return nil, errors.Join(err, mem.Close())
+	}
+	return b, nil
+}
+
+// Segment is all of the buffer, rounded up to whole pages.
+func (b *Buffer) Segment() verbs.Segment { return verbs.Segment{Buf: b.mem.Bytes(), MR: b.mr} }
+
+// Close deregisters and unmaps. It must not be called after a transfer of the
+// buffer failed with verbs.ErrUnsafe.
+func (b *Buffer) Close() error {
+	if b.mr != nil {
+		if err := b.mr.Close(); err != nil {
+			return err
+		}
+		b.mr = nil
+	}
+	return b.mem.Close()
+}
