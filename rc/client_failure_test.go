@@ -191,18 +191,18 @@ func TestF4GetStalls(t *testing.T) {
 				default:
 					o.own = &shm.Faults{Hook: hook}
 				}
-				ctx := t.Context()
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
 				if how == "deadline" {
 					o.client = impatient
-				} else {
-					var cancel context.CancelFunc
-					ctx, cancel = context.WithCancel(ctx)
+				}
+				r := newRig(t, o)
+				if how != "deadline" {
 					go func() {
 						g.await(t)
 						cancel()
 					}()
 				}
-				r := newRig(t, o)
 				r.peer.Set("b/k", random(failSize))
 				err := r.transfer(ctx, rc.OpGet)
 				plant(r.seg.Buf)
