@@ -18,13 +18,14 @@ type Credentials struct {
 	AccessKey, SecretKey, SessionToken string
 }
 
-var signer = v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true })
-
 // Sign adds the headers of a SigV4 signature to r (section 6): date, payload hash,
 // session token and Authorization. All headers that r has are signed, so it must
 // be called after the last one was set. r must have no body.
 func Sign(r *http.Request, c Credentials, region, service string, at time.Time) error {
 	r.Header.Set("X-Amz-Content-Sha256", EmptyPayloadHash)
+	// A new signer each time: one keeps derived keys by access key alone, and
+	// would go on signing with a secret that was replaced.
+	signer := v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true })
 	return signer.SignHTTP(context.Background(), aws.Credentials{
 		AccessKeyID:     c.AccessKey,
 		SecretAccessKey: c.SecretKey,

@@ -95,3 +95,23 @@ func TestSignCoversEveryHeader(t *testing.T) {
 		t.Errorf("not signed: %v", want)
 	}
 }
+
+func TestSignFollowsARotatedSecret(t *testing.T) {
+	signature := func(secret string) string {
+		r, err := http.NewRequest(http.MethodPost, "http://192.0.2.20:7070"+PathReady, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := Sign(r, Credentials{AccessKey: "same", SecretKey: secret}, "us-east-1", "s3", vectorTime); err != nil {
+			t.Fatal(err)
+		}
+		return r.Header.Get("Authorization")
+	}
+	old := signature("old")
+	if signature("new") == old {
+		t.Error("a new secret of the same access key gives the old signature")
+	}
+	if signature("old") != old {
+		t.Error("the signature is not a function of its input")
+	}
+}
