@@ -76,6 +76,9 @@ func (m *memObjects) Authorize(_ context.Context, p rc.Principal, op rc.Op, t to
 }
 
 func (m *memObjects) OpenRange(_ context.Context, _ rc.Principal, t token.Target, off, size int64, c rc.Conditions) (rc.Range, error) {
+	if off < 0 || size <= 0 || off+size < 0 {
+		return rc.Range{}, fmt.Errorf("range of %d bytes at %d", size, off)
+	}
 	if m.opened != nil {
 		if err := m.opened(); err != nil {
 			return rc.Range{}, err
@@ -405,6 +408,9 @@ func (p *serverPeer) opened(req token.PrepareRequest, a answer) *serverSession {
 	reply, err := token.ParsePrepareResponse(a.header, req.Op)
 	if err != nil {
 		p.e.t.Fatal(err)
+	}
+	if exposed := reply.MRRKey != 0; exposed != (req.Keep || req.Op == rc.OpPut) {
+		p.e.t.Errorf("staging buffer exposed: %v", exposed)
 	}
 	return &serverSession{serverPeer: p, req: req, reply: reply}
 }

@@ -191,6 +191,37 @@ func TestServerReadyAnswers(t *testing.T) {
 	e.expect("READY after FINAL", e.must(token.PathReady, s.ready().Header()), 404, "NoSuchRdmaSession")
 }
 
+// A client that goes away while its object is stored does not stop that.
+func TestServerConnectionLostWhileStoring(t *testing.T) {
+	e := startServer(t, serverConfig{})
+	storing, finish := make(chan struct{}), make(chan struct{})
+	e.objects.storing = func() error {
+		close(storing)
+		<-finish
+		return nil
+	}
+	s := e.open(rc.OpPut, "/b/k", 4096)
+	ctx, cancel := context.WithCancel(t.Context())
+	answered := make(chan rc.Response, 1)
+	go func() {
+		answered <- e.srv.Ready(ctx, rc.Request{
+			Header:       s.ready().Header(),
+			Authenticate: func() (rc.Principal, error) { return rc.Principal{ID: "alice"}, nil },
+		})
+	}()
+	s.write(nil)
+	<-storing
+	cancel()
+	close(finish)
+	if resp := <-answered; resp.Status != http.StatusOK {
+		t.Errorf("FINAL: %d", resp.Status)
+	}
+	e.gone()
+	if _, ok := e.objects.get("/b/k"); !ok {
+		t.Error("not stored")
+	}
+}
+
 func TestServerReadyAuthorizesAgain(t *testing.T) {
 	e := startServer(t, serverConfig{})
 	s := e.open(rc.OpPut, "/b/k", 4096)
@@ -366,8 +397,10 @@ func TestServerClose(t *testing.T) {
 	closed := make(chan error, 1)
 	go func() { closed <- e.srv.Close(context.Background()) }()
 	e.closed = true
+	probe := waiting.ready()
+	probe.QPN ^= 1 // never claims the session
 	e.eventually("closing", func() bool {
-		return e.must(token.PathReady, waiting.ready().Header()).status == http.StatusServiceUnavailable
+		return e.must(token.PathReady, probe.Header()).status == http.StatusServiceUnavailable
 	})
 	e.expect("PREPARE", e.must(token.PathPrepare, waiting.req.Header()), 503, "RdmaServiceUnavailable")
 	e.expect("NEXT", e.must(token.PathNext, kept.next(rc.OpPut, "/b/k", 1).Header()), 503, "RdmaServiceUnavailable")
