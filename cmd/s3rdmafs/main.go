@@ -19,6 +19,7 @@ type cli struct {
 	Umount  umountCmd  `cmd:"" help:"Unmount, and wait until the mount's process has stored everything and ended."`
 	Stat    statCmd    `cmd:"" help:"Show the live counters of a mount."`
 	Devices devicesCmd `cmd:"" help:"List the RDMA devices of this machine, and the software device."`
+	Doctor  doctorCmd  `cmd:"" help:"Say what a mount would do and why, and name the remedy for what is wrong."`
 }
 
 func main() {

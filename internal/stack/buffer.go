@@ -2,6 +2,7 @@ package stack
 
 import (
 	"errors"
+	"fmt"
 
 	"s3rdmafs/verbs"
 	"s3rdmafs/verbs/provider"
@@ -22,8 +23,9 @@ type Buffer struct {
 // must be closed before the stack.
 func (s *Stack) NewBuffer(n int) (*Buffer, error) {
 	if s.pd != nil {
-		if err := checkMemlock(int64(n)); err != nil {
-			return nil, err
+		if limit, unlimited := provider.MemlockLimit(); !unlimited && uint64(n) > limit {
+			return nil, fmt.Errorf("%w: %d KiB of buffers cannot be pinned, this process may lock %d KiB: raise it (ulimit -l, LimitMEMLOCK=)",
+				verbs.ErrMemlock, n>>10, limit>>10)
 		}
 	}
 	mem, err := verbs.NewMemory("s3rdmafs-buffer", n)
