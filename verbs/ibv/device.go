@@ -44,6 +44,8 @@ type device struct {
 	ctx  unsafe.Pointer
 	name string
 	attr verbs.DeviceAttr
+	// softRoCE is set for rdma_rxe.
+	softRoCE bool
 
 	async      *os.File
 	events     chan verbs.Event
@@ -61,6 +63,7 @@ func (l *library) openAt(list unsafe.Pointer, i int, name string) (*device, erro
 	d := &device{
 		l:          l,
 		name:       name,
+		softRoCE:   l.sysfs.isSoftRoCE(name),
 		events:     make(chan verbs.Event, eventBacklog),
 		eventsDone: make(chan struct{}),
 		cqs:        make(map[uint64]*cq),

@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"sync"
@@ -75,6 +77,36 @@ func TestWriteWithImm(t *testing.T) {
 	line := fmt.Sprintf("post_send id=1234567890 opcode=1 flags=2 imm=01020304 remote=%x rkey=%x sges=2", r.mr.Addr()+target, r.mr.RKey())
 	if got := f.calls(t, "post_send"); !reflect.DeepEqual(got, []string{line}) {
 		t.Errorf("work request: %q, want %q", got, line)
+	}
+}
+
+// TestSoftRoCERetries: the count that Soft-RoCE would never end with is not used
+// there, nor changed elsewhere.
+func TestSoftRoCERetries(t *testing.T) {
+	for parent, want := range map[string]string{"": " retry=7 ", "eth0": " retry=6 "} {
+		f := newFake(t)
+		if parent != "" {
+			dir := filepath.Join(f.dir, "sys", "fake0")
+			if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "parent"), []byte(parent+"\n"), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		connected(t, f)
+		calls := f.calls(t, "ibv_modify_qp")
+		var rts []string
+		for _, c := range calls {
+			if strings.Contains(c, fmt.Sprintf(" state=%d ", verbs.StateRTS)) {
+				rts = append(rts, c)
+			}
+		}
+		if len(rts) == 0 {
+			t.Fatalf("no QP went to RTS: %q", calls)
+		}
+		for _, c := range rts {
+			if !strings.Contains(c, want) {
+				t.Errorf("parent %q: %q, want%s", parent, c, want)
+			}
+		}
 	}
 }
 

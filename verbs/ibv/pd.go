@@ -67,7 +67,7 @@ func (p *pd) CreateQP(init verbs.QPInitAttr) (verbs.QP, error) {
 	if init.SigAll {
 		c.sq_sig_all = 1
 	}
-	q := &qp{lib: p.dev.l.lib, parents: parents}
+	q := &qp{dev: p.dev, lib: p.dev.l.lib, parents: parents}
 	var num C.uint32_t
 	if errno := unix.Errno(C.shim_create_qp(q.lib, p.pd, scq.c, rcq.c, &c, &q.qp, &num)); errno != 0 {
 		releaseAll(parents)

@@ -27,6 +27,7 @@ import (
 
 type qp struct {
 	object
+	dev     *device
 	lib     *C.struct_shim_lib
 	parents []*object
 	qp      unsafe.Pointer
@@ -38,6 +39,11 @@ type qp struct {
 	// the error all the same, so such requests are refused before.
 	state atomic.Uint32
 }
+
+// softRoCERetries is the largest retry count that Soft-RoCE ends with: it takes
+// 7 as "without end" (seen with Linux 6.1), so a WRITE to a peer that is gone
+// would never complete.
+const softRoCERetries = 6
 
 func (q *qp) Num() uint32 { return q.num }
 
@@ -71,6 +77,9 @@ func (q *qp) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 	}
 	if a.AH.IsGlobal {
 		c.is_global = 1
+	}
+	if q.dev.softRoCE {
+		c.retry_cnt = min(c.retry_cnt, softRoCERetries)
 	}
 	return q.use(func() error {
 		q.modifyMu.Lock()

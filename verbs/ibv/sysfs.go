@@ -31,6 +31,9 @@ func (s sysfs) numaNode(device string) int {
 	return n
 }
 
+// isSoftRoCE tells the kernel's software device, which alone names a parent.
+func (s sysfs) isSoftRoCE(device string) bool { return s.read(device, "parent") != "" }
+
 // gidType returns the RoCE version of a GID table row. A link layer without
 // RoCE has only GIDs of type InfiniBand, and the kernel says "IB/RoCE v1" there.
 func (s sysfs) gidType(device string, port uint8, index int, link verbs.LinkLayer) verbs.GIDType {
