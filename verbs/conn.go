@@ -53,7 +53,8 @@ type Conn struct {
 	drained      bool
 	destroyed    bool
 	released     bool
-	lost         bool          // the CQ broke: completions do not come
+	failed       bool          // the device gave the QP up: never to be used again
+	lost         bool          // the CQ broke, or failed: completions are not told any more
 	quiet        chan struct{} // closed when nothing is outstanding; set by Drain
 }
 
@@ -108,7 +109,7 @@ func (c *Conn) QP() QP { return c.qp }
 // Completions delivers the completions of this QP in order, with the IDs
 // that were posted. It is never closed. Every signaled send and every receive
 // gives exactly one; an unsignaled send gives one only if it fails. A completion
-// with WCFatalErr tells that the CQ was lost.
+// with WCFatalErr tells that the CQ or the QP was lost.
 func (c *Conn) Completions() <-chan WC { return c.ch }
 
 // Connect brings the QP from INIT to RTS towards the peer.
@@ -264,10 +265,19 @@ func (c *Conn) outstanding() int { return len(c.sends.wrs) + len(c.recvs.wrs) }
 func (c *Conn) abandon() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.lost {
+	if !c.lost && !c.destroyed && !c.released {
 		c.lost = true
 		c.report(WCFatalErr)
 	}
+}
+
+// fail keeps the QP, which the device gave up, from being used again. What
+// still completes is told as it is, the rest after flushGrace.
+func (c *Conn) fail() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.failed = true
+	time.AfterFunc(flushGrace, c.abandon)
 }
 
 // report gives each outstanding work request a completion.
@@ -416,10 +426,16 @@ func (c *Conn) Release(ctx context.Context) error {
 	}
 	defer func() { <-c.draining }()
 	c.mu.Lock()
-	done, destroyed := c.released, c.destroyed
+	done, destroyed, failed := c.released, c.destroyed, c.failed
 	c.mu.Unlock()
 	if done {
 		return nil
+	}
+	if failed && !destroyed {
+		if err := c.destroy(); err != nil {
+			return err
+		}
+		destroyed = true
 	}
 	if destroyed {
 		c.pool.outDestroyed()

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -66,6 +67,24 @@ func (m *Memory) Close() error {
 		err = cerr
 	}
 	return err
+}
+
+// Bind asks for pages of a NUMA node for the n bytes from off on, as far as
+// they were not touched yet. The kernel takes others when the node has none.
+func (m *Memory) Bind(off, n, node int) error {
+	if node < 0 {
+		return fmt.Errorf("%w: NUMA node %d", ErrInvalid, node)
+	}
+	const bits = 64
+	mask := make([]uint64, node/bits+1)
+	mask[node/bits] = 1 << (node % bits)
+	buf := m.buf[off : off+n]
+	_, _, errno := unix.Syscall6(unix.SYS_MBIND, uintptr(unsafe.Pointer(&buf[0])), uintptr(n),
+		unix.MPOL_PREFERRED, uintptr(unsafe.Pointer(&mask[0])), uintptr(len(mask)*bits+1), 0)
+	if errno != 0 {
+		return fmt.Errorf("mbind to NUMA node %d: %w", node, errno)
+	}
+	return nil
 }
 
 // Segment is a piece of memory that takes part in one transfer. MR is nil

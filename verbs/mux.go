@@ -189,6 +189,22 @@ func (m *mux) failLocked(err error) {
 	}
 }
 
+// failConn gives the QP up; false if no Conn of this CQ has it.
+func (m *mux) failConn(qpn uint32) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := m.conns[qpn]
+	if c == nil {
+		return false
+	}
+	// The event may be about a former life of the QP.
+	if state, err := c.qp.State(); err != nil || state == StateErr {
+		c.fail()
+		return true
+	}
+	return false
+}
+
 func (m *mux) isBroken() bool {
 	select {
 	case <-m.broken:

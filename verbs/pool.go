@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -79,27 +80,11 @@ func NewPool(dev Device, o PoolOptions) (*Pool, error) {
 	if o.PD == nil {
 		return nil, fmt.Errorf("%w: pool without PD", ErrInvalid)
 	}
-	attr := dev.Attr()
 	if o.Port == 0 {
 		o.Port = 1
 	}
-	if o.MaxQPs <= 0 {
-		o.MaxQPs = 256
-	}
-	o.MaxQPs = min(o.MaxQPs, attr.MaxQP)
-	if o.Cap == (QPCap{}) {
-		o.Cap = QPCap{MaxSendWR: 2, MaxRecvWR: 2, MaxSendSGE: 1, MaxRecvSGE: 1}
-	}
-	if o.CQs <= 0 {
-		o.CQs = max(1, min(4, runtime.GOMAXPROCS(0)/2))
-	}
-	o.CQs = min(o.CQs, o.MaxQPs)
-	if o.CQDepth <= 0 {
-		perQP := o.Cap.MaxSendWR + 1 + o.Cap.MaxRecvWR
-		if most := attr.MaxCQE / perQP; most > 0 {
-			o.CQs = max(o.CQs, (o.MaxQPs+most-1)/most)
-		}
-		o.CQDepth = (o.MaxQPs + o.CQs - 1) / o.CQs * perQP
+	if err := o.fit(dev.Attr()); err != nil {
+		return nil, fmt.Errorf("device %s: %w", dev.Name(), err)
 	}
 	if o.IdleQPs == 0 {
 		o.IdleQPs = o.MaxQPs
@@ -123,6 +108,50 @@ func NewPool(dev Device, o PoolOptions) (*Pool, error) {
 		p.muxes = append(p.muxes, m)
 	}
 	return p, nil
+}
+
+// fit sets the defaults of the sizes and cuts them to what the device has.
+func (o *PoolOptions) fit(attr DeviceAttr) error {
+	if o.MaxQPs <= 0 {
+		o.MaxQPs = 256
+	}
+	o.MaxQPs = min(o.MaxQPs, attr.MaxQP)
+	if o.Cap == (QPCap{}) {
+		o.Cap = QPCap{MaxSendWR: 2, MaxRecvWR: 2, MaxSendSGE: 1, MaxRecvSGE: 1}
+	}
+	// One send more is for the request that marks the end of the drained ones.
+	o.Cap.MaxSendWR = min(o.Cap.MaxSendWR, attr.MaxQPWR-1)
+	o.Cap.MaxRecvWR = min(o.Cap.MaxRecvWR, attr.MaxQPWR)
+	o.Cap.MaxSendSGE = min(o.Cap.MaxSendSGE, attr.MaxSGE)
+	o.Cap.MaxRecvSGE = min(o.Cap.MaxRecvSGE, attr.MaxSGE)
+	if o.CQs <= 0 {
+		o.CQs = max(1, min(4, runtime.GOMAXPROCS(0)/2))
+	}
+	o.CQs = min(o.CQs, o.MaxQPs, attr.MaxCQ)
+	perQP := o.Cap.MaxSendWR + 1 + o.Cap.MaxRecvWR
+	most := attr.MaxCQE / perQP // QPs that one CQ can serve
+	if o.CQs < 1 || o.Cap.MaxSendWR < 1 || o.Cap.MaxRecvWR < 1 || most < 1 {
+		return fmt.Errorf("%w: too small for a pool: %d QPs with %d work requests, %d CQs with %d entries",
+			ErrNoResource, attr.MaxQP, attr.MaxQPWR, attr.MaxCQ, attr.MaxCQE)
+	}
+	if o.CQDepth <= 0 {
+		o.CQs = min(max(o.CQs, (o.MaxQPs+most-1)/most), attr.MaxCQ)
+		o.MaxQPs = min(o.MaxQPs, o.CQs*most)
+		o.CQDepth = (o.MaxQPs + o.CQs - 1) / o.CQs * perQP
+	}
+	o.CQDepth = min(o.CQDepth, attr.MaxCQE)
+	return nil
+}
+
+// PoolLimits are the sizes that a pool has after they were cut to the device.
+type PoolLimits struct {
+	MaxQPs, CQs, CQDepth int
+	Cap                  QPCap
+}
+
+// Limits returns the sizes of the pool.
+func (p *Pool) Limits() PoolLimits {
+	return PoolLimits{MaxQPs: p.o.MaxQPs, CQs: p.o.CQs, CQDepth: p.o.CQDepth, Cap: p.o.Cap}
 }
 
 // Get returns a QP in INIT with a fresh PSN. It blocks while MaxQPs are out,
@@ -319,6 +348,46 @@ func (p *Pool) forget(m *mux) {
 	}
 	if err := m.close(); err != nil {
 		p.log.Error("verbs: CQ leaked", "err", err)
+	}
+}
+
+// FailQP takes a QP out of use that the device gave up: it is destroyed instead
+// of recycled, and its user gets a completion with WCFatalErr for each work request
+// that does not complete by itself soon. It reports whether the pool has such a QP.
+func (p *Pool) FailQP(qpn uint32) bool {
+	p.mu.Lock()
+	for i, q := range p.idle {
+		if q.qp.Num() == qpn {
+			// The event may be about a life of the QP that is over.
+			if state, err := q.qp.State(); err == nil && state != StateErr {
+				p.mu.Unlock()
+				return false
+			}
+			p.idle = append(p.idle[:i:i], p.idle[i+1:]...)
+			p.mu.Unlock()
+			if err := p.destroy(q); err != nil {
+				p.log.Error("verbs: QP leaked", "err", err)
+			}
+			return true
+		}
+	}
+	muxes := slices.Clone(p.muxes)
+	p.mu.Unlock()
+	for _, m := range muxes {
+		if m.failConn(qpn) {
+			return true
+		}
+	}
+	return false
+}
+
+// checkCQs notices CQs that are lost although nobody is about to poll them.
+func (p *Pool) checkCQs() {
+	p.mu.Lock()
+	muxes := slices.Clone(p.muxes)
+	p.mu.Unlock()
+	for _, m := range muxes {
+		_, _ = m.poll() // a failure is the mux's to tell
 	}
 }
 

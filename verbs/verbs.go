@@ -63,6 +63,16 @@ const (
 // Bytes returns the MTU in bytes.
 func (m MTU) Bytes() int { return 128 << m }
 
+// ParseMTU returns the MTU of n bytes; false if there is none.
+func ParseMTU(n int) (MTU, bool) {
+	for m := MTU256; m <= MTU4096; m++ {
+		if m.Bytes() == n {
+			return m, true
+		}
+	}
+	return 0, false
+}
+
 // PortState is enum ibv_port_state.
 type PortState uint8
 
@@ -172,6 +182,14 @@ const (
 	EventDeviceFatal
 	EventGIDChange
 )
+
+func (t EventType) String() string {
+	names := [...]string{"other", "port active", "port error", "QP fatal", "CQ error", "device fatal", "GID change"}
+	if int(t) < len(names) {
+		return names[t]
+	}
+	return fmt.Sprintf("EventType(%d)", uint8(t))
+}
 
 // Device is an opened RDMA device. All methods may be called concurrently.
 // Close fails with ErrBusy while objects made from it exist.

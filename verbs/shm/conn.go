@@ -440,7 +440,7 @@ func (c *inConn) handleWrite(f *writeFrame, fds []int) error {
 
 func (c *inConn) deliver(f *writeFrame, mems []*peerMem) {
 	q := c.dev.qpByNum(f.DstQPN)
-	if q == nil {
+	if q == nil || c.dev.down.Load() {
 		return
 	}
 	for _, m := range mems {
@@ -498,6 +498,9 @@ func (c *inConn) evict() {
 
 // reply answers a request. An answer that cannot be sent is lost.
 func (c *inConn) reply(f replyFrame) {
+	if c.dev.down.Load() {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.buf = f.append(c.buf[:0])

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"s3rdmafs/verbs"
@@ -58,6 +59,7 @@ type Device struct {
 	epochs *epochPage
 	ln     *net.UnixListener
 	events chan verbs.Event
+	down   atomic.Bool    // the port's link is
 	wg     sync.WaitGroup // every goroutine of the device
 	// starve is how long a peer may leave a request unread before that counts as
 	// a loss, too.
@@ -170,8 +172,12 @@ func (d *Device) Port(n uint8) (verbs.PortAttr, error) {
 	if n != 1 {
 		return verbs.PortAttr{}, fmt.Errorf("%w: port %d", verbs.ErrInvalid, n)
 	}
+	state := verbs.PortActive
+	if d.down.Load() {
+		state = verbs.PortDown
+	}
 	return verbs.PortAttr{
-		State:     verbs.PortActive,
+		State:     state,
 		ActiveMTU: activeMTU,
 		MaxMsgSz:  maxMsgSize,
 		LinkLayer: verbs.LinkEthernet,

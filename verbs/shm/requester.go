@@ -222,7 +222,7 @@ func (q *qp) transmit(dgid verbs.GID, epoch uint64, r *sendReq) bool {
 		mems[i] = m.exp
 	}
 	q.mu.Unlock()
-	if v.Drop || len(mems) != len(r.frame.SGEs) {
+	if v.Drop || q.dev.down.Load() || len(mems) != len(r.frame.SGEs) {
 		return true
 	}
 	c, err := q.dev.connTo(dgid)
@@ -295,6 +295,9 @@ func (q *qp) failSendsFrom(m *mr) {
 func (q *qp) answer(peer verbs.GID, f replyFrame) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if q.dev.down.Load() {
+		return
+	}
 	if !q.sendState() || f.Epoch != q.epoch || peer != q.dgid {
 		return
 	}
