@@ -1,6 +1,7 @@
 package provider
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,7 +14,19 @@ import (
 	"s3rdmafs/verbs"
 )
 
-// Choice is what connections over a device use by default.
+// Options are what the user wants to be so, and not chosen. The zero value
+// leaves everything to the choice.
+type Options struct {
+	Port uint8 // counted from 1; 0: an active one
+	// GIDIndex is the row of the port's GID table; nil: chosen.
+	GIDIndex *int
+	// PathMTU must be the same at both ends; 0: the port's active MTU.
+	PathMTU verbs.MTU
+	// TrafficClass and SL of the packets, for fabrics that are set up for them.
+	TrafficClass, SL uint8
+}
+
+// Choice is what connections over a device use.
 type Choice struct {
 	Port     uint8 // counted from 1
 	GIDIndex int   // row of the port's GID table
@@ -25,15 +38,40 @@ type Choice struct {
 	NetDev   string // "" when the GID has none
 	NUMANode int    // -1: unknown
 	Reason   string // why this device, in words
+
+	TrafficClass, SL uint8
+
+	route   route
+	options Options
+}
+
+// FixedGID reports whether the user named the GID, so that no other may be used.
+func (c Choice) FixedGID() bool { return c.options.GIDIndex != nil }
+
+// Renew chooses anew on the same port of dev, after its GID table changed.
+func (c Choice) Renew(dev verbs.Device) (Choice, error) {
+	o := c.options
+	o.Port = c.Port
+	renewed, err := choose(dev, c.route, o)
+	renewed.Reason, renewed.options = c.Reason, c.options
+	return renewed, err
 }
 
 // choose picks port and GID of dev for packets of route r, which may be zero.
 // A port whose GIDs are on the route's netdev comes before any other.
-func choose(dev verbs.Device, r route) (Choice, error) {
+// The error wraps verbs.ErrInvalid when the device cannot do what o says.
+func choose(dev verbs.Device, r route, o Options) (Choice, error) {
 	var best Choice
 	var found, onNetDev bool
 	var states []string
-	for n := 1; n <= dev.Attr().NumPorts && !onNetDev; n++ {
+	first, last := 1, dev.Attr().NumPorts
+	if int(o.Port) > last {
+		return Choice{}, fmt.Errorf("%w: %s has no port %d, its last one is %d", verbs.ErrInvalid, dev.Name(), o.Port, last)
+	}
+	if o.Port != 0 {
+		first, last = int(o.Port), int(o.Port)
+	}
+	for n := first; n <= last && !onNetDev; n++ {
 		port := uint8(n)
 		attr, err := dev.Port(port)
 		if err != nil {
@@ -47,6 +85,15 @@ func choose(dev verbs.Device, r route) (Choice, error) {
 		if err != nil {
 			return Choice{}, err
 		}
+		if o.GIDIndex != nil {
+			if entries, err = only(entries, *o.GIDIndex); err != nil {
+				return Choice{}, fmt.Errorf("%s, port %d: %w", dev.Name(), n, err)
+			}
+		}
+		if attr.ActiveMTU != 0 && o.PathMTU > attr.ActiveMTU {
+			return Choice{}, fmt.Errorf("%w: a path MTU of %d bytes is more than the %d of %s, port %d",
+				verbs.ErrInvalid, o.PathMTU.Bytes(), attr.ActiveMTU.Bytes(), dev.Name(), n)
+		}
 		entry, here, ok := chooseOnRoute(entries, r)
 		if !ok || found && !here {
 			continue
@@ -58,16 +105,34 @@ func choose(dev verbs.Device, r route) (Choice, error) {
 			GID:      entry.GID,
 			GIDType:  entry.Type,
 			LID:      attr.LID,
-			MTU:      pathMTU(attr.ActiveMTU),
+			MTU:      cmp.Or(o.PathMTU, pathMTU(attr.ActiveMTU)),
 			MaxMsgSz: attr.MaxMsgSz,
 			NetDev:   entry.NetDev,
 			NUMANode: numaNode(dev.Name()),
+
+			TrafficClass: o.TrafficClass,
+			SL:           o.SL,
+
+			route:   r,
+			options: o,
 		}
 	}
 	if !found {
 		return Choice{}, fmt.Errorf("%w: %s has no active port with a GID (%s)", verbs.ErrUnreachable, dev.Name(), strings.Join(states, ", "))
 	}
 	return best, nil
+}
+
+// only returns the row of a GID table that has the index.
+func only(entries []verbs.GIDEntry, index int) ([]verbs.GIDEntry, error) {
+	var has []string
+	for _, e := range entries {
+		if e.Index == index {
+			return []verbs.GIDEntry{e}, nil
+		}
+		has = append(has, fmt.Sprintf("%d (%s)", e.Index, e.GID))
+	}
+	return nil, fmt.Errorf("%w: no GID with index %d; there are %s", verbs.ErrInvalid, index, strings.Join(has, ", "))
 }
 
 // chooseOnRoute is ChooseGID with the entries of the route's netdev first, and

@@ -35,6 +35,7 @@ type system struct {
 	route   func(netip.Addr) (route, error)
 	// deviceOf returns the RDMA device of a netdev; "" or an error: none.
 	deviceOf func(netdev string) (string, error)
+	options  Options
 }
 
 var thisMachine = system{
@@ -61,15 +62,23 @@ var thisMachine = system{
 //   - the name of a device. The error for an unknown one lists those that exist.
 //     endpointHost then only helps to choose port and GID.
 func Open(name, endpointHost string, log *slog.Logger) (verbs.Device, Choice, error) {
+	return OpenWith(name, endpointHost, Options{}, log)
+}
+
+// OpenWith is Open with some of the choice made by the user. The error wraps
+// verbs.ErrInvalid when the device cannot do as o says.
+func OpenWith(name, endpointHost string, o Options, log *slog.Logger) (verbs.Device, Choice, error) {
 	if log == nil {
 		log = slog.Default()
 	}
-	dev, c, err := thisMachine.openFor(name, endpointHost, log)
+	s := thisMachine
+	s.options = o
+	dev, c, err := s.openFor(name, endpointHost, log)
 	if err != nil {
 		return nil, Choice{}, err
 	}
 	log.Info("RDMA device", "device", dev.Name(), "port", c.Port, "gid_index", c.GIDIndex, "gid", c.GID, "gid_type", c.GIDType,
-		"netdev", c.NetDev, "mtu", c.MTU.Bytes(), "reason", c.Reason)
+		"netdev", c.NetDev, "mtu", c.MTU.Bytes(), "traffic_class", c.TrafficClass, "sl", c.SL, "reason", c.Reason)
 	return dev, c, nil
 }
 
@@ -88,12 +97,12 @@ func (s *system) openFor(name, host string, log *slog.Logger) (verbs.Device, Cho
 	if err != nil {
 		return nil, Choice{}, s.explain(name, err)
 	}
-	return chosen(dev, s.firstRoute(host), "asked for by name")
+	return s.chosen(dev, s.firstRoute(host), "asked for by name")
 }
 
 // chosen closes dev when nothing on it can be chosen.
-func chosen(dev verbs.Device, r route, reason string) (verbs.Device, Choice, error) {
-	c, err := choose(dev, r)
+func (s *system) chosen(dev verbs.Device, r route, reason string) (verbs.Device, Choice, error) {
+	c, err := choose(dev, r, s.options)
 	if err != nil {
 		return nil, Choice{}, errors.Join(err, dev.Close())
 	}
@@ -106,7 +115,7 @@ func (s *system) openSoftware(log *slog.Logger, reason string) (verbs.Device, Ch
 	if err != nil {
 		return nil, Choice{}, fmt.Errorf("open software device: %w", err)
 	}
-	return chosen(dev, route{}, reason)
+	return s.chosen(dev, route{}, reason)
 }
 
 // explain adds the names of the existing devices to the error for name.
@@ -178,6 +187,9 @@ func (s *system) openAuto(host string, log *slog.Logger) (verbs.Device, Choice, 
 		if err == nil {
 			return dev, c, nil
 		}
+		if errors.Is(err, verbs.ErrInvalid) {
+			return nil, Choice{}, err
+		}
 		why = append(why, err.Error())
 	}
 	reasons := strings.Join(slices.Compact(why), "; ")
@@ -200,7 +212,7 @@ func (s *system) openOn(r route, a netip.Addr) (verbs.Device, Choice, error) {
 	if err != nil {
 		return nil, Choice{}, err
 	}
-	return chosen(dev, r, fmt.Sprintf("netdev %s leads to %s", r.netdev, a))
+	return s.chosen(dev, r, fmt.Sprintf("netdev %s leads to %s", r.netdev, a))
 }
 
 // openAny opens the first real device that works, or the software device.
@@ -214,7 +226,7 @@ func (s *system) openAny(log *slog.Logger) (verbs.Device, Choice, error) {
 		dev, err := s.open(i.Name)
 		if err == nil {
 			var c Choice
-			if dev, c, err = chosen(dev, route{}, "first device with an active port"); err == nil {
+			if dev, c, err = s.chosen(dev, route{}, "first device with an active port"); err == nil {
 				return dev, c, nil
 			}
 		}
