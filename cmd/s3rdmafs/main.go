@@ -20,6 +20,7 @@ type cli struct {
 	Stat    statCmd    `cmd:"" help:"Show the live counters of a mount."`
 	Devices devicesCmd `cmd:"" help:"List the RDMA devices of this machine, and the software device."`
 	Doctor  doctorCmd  `cmd:"" help:"Say what a mount would do and why, and name the remedy for what is wrong."`
+	Bench   benchCmd   `cmd:"" help:"Measure GET and PUT of a bucket, RDMA against HTTP, without FUSE."`
 }
 
 func main() {
