@@ -195,7 +195,7 @@ func (b *run) open(ctx context.Context) error {
 			return err
 		}
 	}
-	size := slices.Max(b.o.Sizes)
+	size := max(minRDMA, slices.Max(b.o.Sizes)) // preflight moves minRDMA
 	workers := slices.Max(b.o.Concurrency)
 	// Each worker's buffer begins on a page.
 	stride := (size + pageSize - 1) / pageSize * pageSize
