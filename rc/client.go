@@ -163,14 +163,9 @@ func NewClient(o ClientOptions) (*Client, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	own := verbs.GIDEntry{Index: o.GIDIndex, GID: o.GID}
-	for _, e := range o.GIDs {
-		if e.Index == o.GIDIndex && e.GID == o.GID {
-			own = e
-		}
-	}
 	log := o.Logger.With("endpoint", o.Endpoint.Host)
-	ep := newEndpoint(log, own)
+	ep := newEndpoint(log, entryOf(o.GIDs, o.GIDIndex, o.GID))
+	ep.gids = o.GIDs
 	return &Client{
 		o:       o,
 		log:     log,

@@ -22,6 +22,7 @@ const (
 	causeChecksum                // bytes differ
 	causeLocal                   // own resources: no QP, post refused, no credentials
 	causeCaller                  // the caller's context ended
+	causeSuspended               // own port out of use
 )
 
 // failure is why a transfer failed, before it is judged.
@@ -68,7 +69,7 @@ func decide(op Op, f *failure, spoken bool) verdict {
 	switch f.cause {
 	case causeCaller:
 		return doubt(verdict{action: ActionFail})
-	case causeLocal:
+	case causeLocal, causeSuspended:
 		return doubt(verdict{action: ActionHTTP})
 	}
 	if f.phase == PhasePrepare {
@@ -209,7 +210,7 @@ func (f *failure) label() string {
 	if f.answer != nil {
 		return fmt.Sprintf("%s status %d", f.phase, f.answer.status)
 	}
-	names := [...]string{"answer", "no answer", "malformed answer", "connect", "completion", "deadline", "checksum", "local", "caller"}
+	names := [...]string{"answer", "no answer", "malformed answer", "connect", "completion", "deadline", "checksum", "local", "caller", "port out of use"}
 	return f.phase.String() + " " + names[f.cause]
 }
 

@@ -1,6 +1,7 @@
 package rc
 
 import (
+	"context"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -53,7 +54,12 @@ type endpoint struct {
 	grace      time.Duration
 	nanosPerB  float64
 	gid        verbs.GIDEntry
+	gids       []verbs.GIDEntry // to choose from
 	fallbackBy map[string]uint64
+
+	suspended string          // why the port is out of use, "" when it is not
+	port      context.Context // ends when it goes out of use
+	portLost  context.CancelCauseFunc
 }
 
 type sizeLimit struct {
@@ -62,7 +68,10 @@ type sizeLimit struct {
 }
 
 func newEndpoint(log *slog.Logger, gid verbs.GIDEntry) *endpoint {
+	port, lost := context.WithCancelCause(context.Background())
 	return &endpoint{
+		port:       port,
+		portLost:   lost,
 		log:        log,
 		penalty:    strikeTime,
 		limits:     make(map[Op]sizeLimit),
@@ -73,10 +82,14 @@ func newEndpoint(log *slog.Logger, gid verbs.GIDEntry) *endpoint {
 	}
 }
 
-// usable tells whether the negative cache lets requests through, without side effects.
+// usable tells whether the port and the negative cache let requests through,
+// without side effects.
 func (e *endpoint) usable() (ok bool, reason string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.suspended != "" {
+		return false, e.suspended
+	}
 	if e.negative && (e.trial || time.Now().Before(e.negativeUntil)) {
 		return false, e.reason
 	}
@@ -88,6 +101,9 @@ func (e *endpoint) usable() (ok bool, reason string) {
 func (e *endpoint) admit() (ok, trial bool, reason string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.suspended != "" {
+		return false, false, e.suspended
+	}
 	if !e.negative {
 		return true, false, ""
 	}

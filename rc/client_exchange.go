@@ -102,7 +102,7 @@ func (x *exchange) run(ctx context.Context) (token.Final, *failure) {
 	if x.t.op == OpPut && x.posted && x.sent {
 		fail.maybeStored = x.maybeStored(fail)
 	}
-	if x.completed && (fail.phase == PhaseReady || fail.cause == causeCaller || fail.cause == causeDeadline) {
+	if x.completed && (fail.phase == PhaseReady || fail.cause == causeCaller || fail.cause == causeDeadline || fail.cause == causeSuspended) {
 		fail.phase = PhaseFinal
 	}
 	return token.Final{}, fail
@@ -154,6 +154,7 @@ func (x *exchange) settle(fail *failure, r reply) {
 
 // wait runs until both the completion and FINAL are good, or something is not.
 func (x *exchange) wait(ctx context.Context, wrote <-chan struct{}, replies <-chan reply) (fail *failure, answered bool) {
+	port := x.c.ep.portContext()
 	deadline := time.NewTimer(time.Until(x.t.deadline))
 	defer deadline.Stop()
 	var grace, lag <-chan time.Time
@@ -189,6 +190,8 @@ func (x *exchange) wait(ctx context.Context, wrote <-chan struct{}, replies <-ch
 			return &failure{phase: PhaseData, cause: causeDeadline, err: ErrDeadline}, answered
 		case <-ctx.Done():
 			return &failure{phase: PhaseData, cause: causeCaller, err: context.Cause(ctx)}, answered
+		case <-port.Done():
+			return &failure{phase: PhaseData, cause: causeSuspended, err: context.Cause(port)}, answered
 		}
 	}
 	if x.final.HasCRC64 && token.CRC64NVME(x.t.seg.Buf[:x.final.Bytes]) != x.final.CRC64 {

@@ -132,6 +132,9 @@ func (c *Client) notEligible(t *transfer, reason string) *Error {
 // try runs the transfer in one session. unsafe is not nil when the QP could be
 // neither drained nor destroyed.
 func (c *Client) try(ctx context.Context, t *transfer, fresh bool) (f token.Final, fail *failure, unsafe error) {
+	if port := c.ep.portContext(); port.Err() != nil {
+		return f, &failure{cause: causeSuspended, err: context.Cause(port)}, nil
+	}
 	creds, err := c.o.Credentials(ctx)
 	if err != nil {
 		return f, &failure{cause: causeLocal, err: fmt.Errorf("credentials: %w", err)}, nil
@@ -220,7 +223,7 @@ func (c *Client) connect(ctx context.Context, t *transfer, creds token.Credentia
 			}
 			return l, fail, unsafe
 		}
-		other, ok := gidOf(c.o.GIDs, familyOf(theirs))
+		other, ok := c.ep.gidOfFamily(familyOf(theirs))
 		if !ok {
 			return nil, fail, nil
 		}
@@ -232,6 +235,10 @@ func (c *Client) connect(ctx context.Context, t *transfer, creds token.Credentia
 func (c *Client) prepare(ctx context.Context, t *transfer, creds token.Credentials, r token.PrepareRequest, gid verbs.GIDEntry) (l *link, theirs verbs.GID, fail *failure, unsafe error) {
 	ctx, cancel := context.WithDeadlineCause(ctx, t.deadline, ErrDeadline)
 	defer cancel()
+	port := c.ep.portContext()
+	ctx, lost := context.WithCancelCause(ctx)
+	defer lost(nil)
+	defer context.AfterFunc(port, func() { lost(context.Cause(port)) })()
 	conn, err := c.o.Pool.Get(ctx)
 	if err != nil {
 		return nil, theirs, interrupted(ctx, &failure{cause: causeLocal, err: fmt.Errorf("queue pair: %w", err)}), nil
@@ -306,9 +313,12 @@ func interrupted(ctx context.Context, f *failure) *failure {
 	if f.answer != nil || ctx.Err() == nil {
 		return f
 	}
-	if err := context.Cause(ctx); errors.Is(err, ErrDeadline) {
+	switch err := context.Cause(ctx); {
+	case errors.Is(err, ErrDeadline):
 		f.cause, f.err = causeDeadline, ErrDeadline
-	} else {
+	case errors.Is(err, ErrSuspended):
+		f.cause, f.err = causeSuspended, err
+	default:
 		f.cause, f.err = causeCaller, err
 	}
 	return f

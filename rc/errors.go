@@ -118,6 +118,8 @@ var (
 	ErrGIDFamily = errors.New("no GID of the peer's address family")
 	// ErrDeadline: the transfer took longer than its allowance.
 	ErrDeadline = errors.New("transfer deadline exceeded")
+	// ErrSuspended: the own port or device went out of use.
+	ErrSuspended = errors.New("RDMA port out of use")
 	// ErrClosed: the client or server is closed.
 	ErrClosed = errors.New("rdma endpoint closed")
 )

@@ -27,7 +27,7 @@ type ServerOptions struct {
 	GIDIndex         int
 	GID              verbs.GID
 	LID              uint16
-	MTU              verbs.MTU // 0: 4096
+	MTU              verbs.MTU // 0: 4096; the same as the clients'
 	TrafficClass, SL uint8
 
 	Objects Objects
@@ -37,6 +37,7 @@ type ServerOptions struct {
 	Transfers            int   // data phases at a time, 0: no limit of its own
 	StagingBytes         int64 // hard limit of registered memory in bytes, 0: 1 GiB
 	StagingPerPrincipal  int64 // bytes, 0: StagingBytes
+	StagingMRs           int   // hard limit of memory regions, 0: none of its own
 	MaxTransfer          int64 // bytes per transfer, 0: 64 MiB; at most token.MaxSize and StagingBytes
 
 	PrepareTimeout time.Duration // PREPARE to READY, 0: 30 s
@@ -106,6 +107,9 @@ type Server struct {
 	sessions  map[string]*session
 	usage     map[string]*usage // by principal
 	reserved  int               // sessions of all principals, being created ones too
+	own       verbs.GIDEntry    // of sessions made from now on
+	suspended bool              // the port is out of use
+	down      chan struct{}     // closed when it goes out of use
 	transfers int               // data phases that run
 }
 
@@ -133,11 +137,15 @@ func NewServer(o ServerOptions) (*Server, error) {
 		return nil, errors.New("rc: server limits out of range")
 	}
 	o.KeepIdle = o.KeepIdle.Truncate(time.Second)
+	staging := newStagingPool(o.PD, o.StagingBytes, o.MaxTransfer)
+	staging.most = o.StagingMRs
 	return &Server{
 		o:        o,
 		log:      o.Logger,
-		staging:  newStagingPool(o.PD, o.StagingBytes, o.MaxTransfer),
+		staging:  staging,
 		abort:    make(chan struct{}),
+		own:      verbs.GIDEntry{Index: o.GIDIndex, GID: o.GID},
+		down:     make(chan struct{}),
 		sessions: make(map[string]*session),
 		usage:    make(map[string]*usage),
 	}, nil

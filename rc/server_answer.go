@@ -15,6 +15,7 @@ import (
 // Answers of section 10.1.
 var (
 	errShuttingDown = &S3Error{http.StatusServiceUnavailable, "RdmaServiceUnavailable", "The server is shutting down."}
+	errPortDown     = &S3Error{http.StatusServiceUnavailable, "RdmaServiceUnavailable", "The server's RDMA port is out of use."}
 	errSlowDown     = &S3Error{http.StatusServiceUnavailable, "SlowDown", "Too many RDMA sessions, or no staging memory left."}
 	errTooLarge     = &S3Error{http.StatusRequestEntityTooLarge, "EntityTooLarge", "The transfer is larger than one session can move."}
 	errNoSession    = &S3Error{http.StatusNotFound, "NoSuchRdmaSession", "The session does not exist, or no longer."}

@@ -65,7 +65,7 @@ func (s *Server) next(ctx context.Context, r Request) (http.Header, error) {
 func (s *Server) rest(sess *session) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if sess.isCanceled || s.closing {
+	if sess.isCanceled || s.closing || s.suspended {
 		return false
 	}
 	sess.idleSince = time.Now()

@@ -55,7 +55,11 @@ func (s *Server) prepare(ctx context.Context, r Request) (http.Header, error) {
 	if req.Size > s.o.MaxTransfer {
 		return nil, errTooLarge
 	}
+	if _, down := s.portDown(); down {
+		return nil, errPortDown
+	}
 	sess := &session{
+		own:       s.ownGID(),
 		principal: p.ID,
 		op:        req.Op,
 		target:    req.Target,
@@ -79,10 +83,14 @@ func (s *Server) prepare(ctx context.Context, r Request) (http.Header, error) {
 	sess.id = newSessionID()
 	h := s.prepareHeader(sess)
 	s.mu.Lock()
-	if s.closing {
+	if s.closing || s.suspended {
+		err := errShuttingDown
+		if !s.closing {
+			err = errPortDown
+		}
 		s.mu.Unlock()
 		s.teardown(sess)
-		return nil, errShuttingDown
+		return nil, err
 	}
 	sess.clean = sess.kept
 	s.sessions[sess.id] = sess
@@ -187,14 +195,14 @@ func (s *Server) renewQP(ctx context.Context, sess *session) error {
 func (s *Server) pair(sess *session, qpn uint32) error {
 	gid, lid := verbs.GID(sess.peer.GID), sess.peer.LID
 	if sess.peer.IsZero() {
-		gid, lid = s.o.GID, s.o.LID
+		gid, lid = sess.own.GID, s.o.LID
 	}
 	err := sess.conn.Connect(verbs.ConnectAttr{
 		DestQPN:      qpn,
 		RQPSN:        sess.peerPSN,
 		DGID:         gid,
 		DLID:         lid,
-		SGIDIndex:    s.o.GIDIndex,
+		SGIDIndex:    sess.own.Index,
 		MTU:          s.o.MTU,
 		Port:         s.o.Port,
 		TrafficClass: s.o.TrafficClass,
@@ -232,7 +240,7 @@ func (s *Server) prepareHeader(sess *session) http.Header {
 		Token: token.Token{
 			Transport: token.TransportRC,
 			QPNum:     sess.conn.QPN(),
-			GID:       s.o.GID,
+			GID:       sess.own.GID,
 			Port:      s.o.Port,
 			LID:       s.o.LID,
 		},

@@ -34,6 +34,7 @@ type session struct {
 	target    token.Target
 	peer      token.Token
 	peerPSN   uint32
+	own       verbs.GIDEntry
 	size      int64 // of the transfer; of a kept session the capacity
 	kept      bool
 
@@ -182,6 +183,9 @@ func (s *Server) find(id, principal string) (*session, error) {
 
 // claim starts a data phase. Needs mu.
 func (s *Server) claim(sess *session) error {
+	if s.suspended {
+		return errPortDown
+	}
 	if s.o.Transfers > 0 && s.transfers >= s.o.Transfers {
 		return errSlowDown
 	}

@@ -37,9 +37,11 @@ type stagingPool struct {
 	pd    verbs.PD
 	limit int64
 	max   int // largest buffer
+	most  int // buffers, being MRs; 0: no limit
 
 	mu          sync.Mutex
 	registered  int64 // includes what is about to be registered, and quarantined
+	buffers     int   // that these bytes are in
 	inUse       int64
 	quarantined int64
 	idle        map[stagingKey][]*staging
@@ -73,7 +75,7 @@ func (p *stagingPool) get(principal string, n int64, remote bool) (*staging, err
 	}
 	var evicted []*staging
 	room := p.limit - p.registered
-	for room < size {
+	for room < size || p.full(len(evicted)) {
 		b := p.takeAny()
 		if b == nil {
 			break
@@ -87,16 +89,18 @@ func (p *stagingPool) get(principal string, n int64, remote bool) (*staging, err
 	}
 
 	p.mu.Lock()
-	if p.registered+size > p.limit {
+	if p.registered+size > p.limit || p.full(0) {
 		p.mu.Unlock()
 		return nil, errNoStaging
 	}
+	p.buffers++
 	p.registered += size
 	p.inUse += size
 	p.mu.Unlock()
 	b, err := register(p.pd, key)
 	if err != nil {
 		p.mu.Lock()
+		p.buffers--
 		p.registered -= size
 		p.inUse -= size
 		p.mu.Unlock()
@@ -104,6 +108,9 @@ func (p *stagingPool) get(principal string, n int64, remote bool) (*staging, err
 	}
 	return b, nil
 }
+
+// full reports whether there is no MR left once so many buffers are freed. Needs mu.
+func (p *stagingPool) full(freed int) bool { return p.most > 0 && p.buffers-freed >= p.most }
 
 func register(pd verbs.PD, key stagingKey) (*staging, error) {
 	mem, err := verbs.NewMemory("rc-staging", key.size)
@@ -153,6 +160,7 @@ func (p *stagingPool) free(b *staging) error {
 		p.quarantined += int64(b.key.size)
 		return fmt.Errorf("free staging buffer: %w", err)
 	}
+	p.buffers--
 	p.registered -= int64(b.key.size)
 	return nil
 }

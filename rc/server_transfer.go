@@ -126,6 +126,7 @@ func (s *Server) receive(ctx context.Context, sess *session, j *job, deadline *t
 // completion waits for the next completion of a session's QP.
 func (s *Server) completion(ctx context.Context, sess *session, deadline *time.Timer) (verbs.WC, error) {
 	canceled := sess.canceled
+	down, _ := s.portDown()
 	var grace <-chan time.Time
 	for {
 		select {
@@ -139,6 +140,8 @@ func (s *Server) completion(ctx context.Context, sess *session, deadline *time.T
 			return verbs.WC{}, errDataTimeout
 		case <-s.abort:
 			return verbs.WC{}, errShuttingDown
+		case <-down:
+			return verbs.WC{}, errPortDown
 		case <-canceled:
 			canceled = nil
 			timer := time.NewTimer(cancelGrace)

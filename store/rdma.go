@@ -128,7 +128,7 @@ func fallbackReason(e *rc.Error) string {
 	}
 	for _, cause := range []error{
 		rc.ErrNotEligible, rc.ErrProtocol, rc.ErrCookie, rc.ErrCompletion, rc.ErrChecksum,
-		rc.ErrGIDFamily, rc.ErrDeadline, rc.ErrClosed, errNoETag,
+		rc.ErrGIDFamily, rc.ErrDeadline, rc.ErrSuspended, rc.ErrClosed, errNoETag,
 	} {
 		if errors.Is(e.Err, cause) {
 			return fmt.Sprintf("%s: %v", e.Phase, cause)
