@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"runtime"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -107,6 +108,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 }
 
 func (r *run) add(c Check) {
+	c.Fact = strings.Join(strings.Fields(c.Fact), " ") // errors from outside may have more lines than one
 	if c.Status != Warn && c.Status != Fail {
 		c.Remedy = ""
 	}
@@ -158,7 +160,11 @@ func (r *run) verdict() string {
 	case !r.moved && r.o.Bucket != "" && r.report.Find(checkRDMA).Status != Skip:
 		why = "the test transfer by RDMA failed"
 	default:
-		return fmt.Sprintf("Object bytes would move by RDMA on %s, in transfers of 64 KiB and more; all else goes by HTTP.", r.device)
+		verdict := fmt.Sprintf("Object bytes would move by RDMA on %s, in transfers of 64 KiB and more; all else goes by HTTP.", r.device)
+		if !r.moved {
+			verdict += " Not tried: that takes a bucket and an object."
+		}
+		return verdict
 	}
 	return "All object bytes would move by HTTP: " + why + "."
 }

@@ -53,7 +53,7 @@ func examine(t *testing.T, o doctor.Options) *doctor.Report {
 		t.Fatal(err)
 	}
 	for _, c := range r.Checks {
-		if c.Fact == "" || (c.Remedy != "") != (c.Status == doctor.Warn || c.Status == doctor.Fail) {
+		if c.Fact == "" || strings.Contains(c.Fact, "\n") || (c.Remedy != "") != (c.Status == doctor.Warn || c.Status == doctor.Fail) {
 			t.Errorf("check without fact, or a remedy that does not fit the status: %+v", c)
 		}
 	}
@@ -125,7 +125,7 @@ func TestHealthy(t *testing.T) {
 	want(t, r, "protocol", doctor.OK, "keep")
 	want(t, r, "http transfer", doctor.OK, "same bytes")
 	want(t, r, "rdma transfer", doctor.OK, "same bytes")
-	if !strings.Contains(r.Verdict, "by RDMA on shm") {
+	if !strings.Contains(r.Verdict, "by RDMA on shm") || strings.Contains(r.Verdict, "Not tried") {
 		t.Errorf("verdict: %s", r.Verdict)
 	}
 	if len(seen) != len(r.Checks) {
@@ -250,6 +250,9 @@ func TestBucketAndCredentials(t *testing.T) {
 			o := options(e, bucket)
 			test.edit(&o)
 			r := examine(t, o)
+			if r.Failures == 0 && o.Bucket == "" && !strings.Contains(r.Verdict, "Not tried") {
+				t.Errorf("verdict: %s", r.Verdict)
+			}
 			want(t, r, test.check, test.status, test.fact)
 			if out := text(r); strings.Contains(out, wrong) {
 				t.Errorf("the secret is shown:\n%s", out)
