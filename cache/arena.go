@@ -13,13 +13,15 @@ const slabAccess = verbs.AccessLocalWrite | verbs.AccessRemoteWrite
 // arena is all memory of a cache. Allocation is guarded by Cache.mu.
 type arena struct {
 	mem   *verbs.Memory
-	pd    verbs.PD
+	rails []Rail
 	slabs []*slab
+	turn  int // the rail whose turn it is
 }
 
 // slab is a part of the arena that is registered as one MR.
 type slab struct {
 	index, base, size int // bytes within the arena
+	rail              int
 
 	// Guarded by Cache.mu.
 	buddy       buddy
@@ -38,16 +40,19 @@ type slab struct {
 	regMu     sync.Mutex
 	mr        verbs.MR
 	regFailed bool
+	bound     bool // to the NUMA node of its rail
 }
 
-func newArena(size int64, slabSize int, pd verbs.PD) (*arena, error) {
+func newArena(size int64, slabSize int, rails []Rail) (*arena, error) {
 	mem, err := verbs.NewMemory("s3rdmafs-cache", int(size))
 	if err != nil {
 		return nil, fmt.Errorf("cache memory: %w", err)
 	}
-	a := &arena{mem: mem, pd: pd}
+	a := &arena{mem: mem, rails: rails}
 	for base := 0; base < int(size); base += slabSize {
-		a.slabs = append(a.slabs, &slab{index: len(a.slabs), base: base, size: min(slabSize, int(size)-base)})
+		s := &slab{index: len(a.slabs), base: base, size: min(slabSize, int(size)-base)}
+		s.rail = s.index % max(1, len(rails))
+		a.slabs = append(a.slabs, s)
 	}
 	return a, nil
 }
@@ -60,27 +65,57 @@ func (s *slab) init() {
 	}
 }
 
-// alloc finds units in slabs [lo, hi); retired ones serve last, so that they
-// run empty.
+// alloc finds units in slabs [lo, hi), in the slabs of the rails in turn; retired
+// slabs serve last, so that they run empty.
 func (a *arena) alloc(r *region, units, lo, hi int, descending bool) bool {
+	order := a.order()
 	for _, retired := range [...]bool{false, true} {
-		for i := lo; i < hi; i++ {
-			s := a.slabs[i]
-			if descending {
-				s = a.slabs[hi-1-(i-lo)]
-			}
-			if s.retired != retired {
-				continue
-			}
-			s.init()
-			if unit, ok := s.buddy.alloc(units); ok {
-				r.slab, r.unit, r.units = s, unit, units
-				for u := range units {
-					s.owner[unit+u] = r
-				}
-				s.used += units
+		for _, rail := range order {
+			if a.allocOn(rail, retired, r, units, lo, hi, descending) {
+				a.turn = (rail + 1) % len(order)
 				return true
 			}
+		}
+	}
+	return false
+}
+
+// order is the rails that are usable, from the one whose turn it is, and then the
+// others.
+func (a *arena) order() []int {
+	n := max(1, len(a.rails))
+	if n == 1 {
+		return []int{0}
+	}
+	var order, idle []int
+	for i := range n {
+		rail := (a.turn + i) % n
+		if usable := a.rails[rail].Usable; usable != nil && !usable() {
+			idle = append(idle, rail)
+			continue
+		}
+		order = append(order, rail)
+	}
+	return append(order, idle...)
+}
+
+func (a *arena) allocOn(rail int, retired bool, r *region, units, lo, hi int, descending bool) bool {
+	for i := lo; i < hi; i++ {
+		s := a.slabs[i]
+		if descending {
+			s = a.slabs[hi-1-(i-lo)]
+		}
+		if s.rail != rail || s.retired != retired {
+			continue
+		}
+		s.init()
+		if unit, ok := s.buddy.alloc(units); ok {
+			r.slab, r.unit, r.units = s, unit, units
+			for u := range units {
+				s.owner[unit+u] = r
+			}
+			s.used += units
+			return true
 		}
 	}
 	return false
@@ -104,10 +139,10 @@ func (a *arena) bytes(r *region) []byte {
 }
 
 // register makes sure that s has an MR, and returns it: nil when there is no
-// PD or the provider refused. The caller owns a region of s. delta is the change
+// rail or the provider refused. The caller owns a region of s. delta is the change
 // of pinned bytes. err is what went wrong just now; mr is good nevertheless.
 func (a *arena) register(s *slab) (mr verbs.MR, delta int, err error) {
-	if a.pd == nil {
+	if len(a.rails) == 0 {
 		return nil, 0, nil
 	}
 	s.regMu.Lock()
@@ -125,7 +160,13 @@ func (a *arena) register(s *slab) (mr verbs.MR, delta int, err error) {
 	if s.mr != nil || s.regFailed {
 		return s.mr, delta, nil
 	}
-	mr, err = a.pd.RegMR(a.mem, s.base, s.size, slabAccess)
+	rail := a.rails[s.rail]
+	if rail.NUMANode >= 0 && !s.bound {
+		// Pages of another node serve as well, only slower.
+		_ = a.mem.Bind(s.base, s.size, rail.NUMANode)
+		s.bound = true
+	}
+	mr, err = rail.PD.RegMR(a.mem, s.base, s.size, slabAccess)
 	if err != nil {
 		s.regFailed = true
 		return nil, delta, fmt.Errorf("register %d bytes: %w", s.size, err)

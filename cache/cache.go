@@ -52,7 +52,7 @@ func New(o Options) (*Cache, error) {
 	if err != nil {
 		return nil, err
 	}
-	a, err := newArena(o.Size, slabSize, o.PD)
+	a, err := newArena(o.Size, slabSize, o.Rails)
 	if err != nil {
 		return nil, err
 	}

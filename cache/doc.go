@@ -5,7 +5,8 @@
 //
 // One verbs.Memory of Options.Size bytes is divided into slabs (an eighth of
 // the size, a power of two, at most 64 MiB). A slab is one MR, registered when
-// its first region is needed. Within a slab a buddy allocator gives out
+// its first region is needed. With several rails each slab belongs to one of them,
+// and has pages of its NUMA node. Within a slab a buddy allocator gives out
 // regions in units of 16 KiB; the tail of a rounded-up region goes back at
 // once, so an object of 1.2 MiB costs 1.2 MiB. What is allocated never exceeds
 // Options.Size.

@@ -29,11 +29,16 @@ type Options struct {
 	// Size is the hard budget in bytes for read blocks and write staging
 	// together, at least MinSize. It is rounded down to 16 KiB.
 	Size int64
-	// PD registers the memory. Nil leaves it unregistered: segments have no
-	// MR, and nothing is pinned.
+	// PD registers the memory; it is short for one rail. Without PD and Rails
+	// the memory stays unregistered: segments have no MR, and nothing is pinned.
 	PD verbs.PD
+	// Rails are the devices among which the slabs are divided. Allocation takes
+	// them in turn, those first that are usable.
+	Rails []Rail
+	// MaxMRs is how many MRs the cache may make; 0 means no limit.
+	MaxMRs int
 	// MemlockLimit is how many bytes the process may pin; 0 means no limit.
-	// It is looked at only when PD is set.
+	// It is looked at only when memory is registered.
 	MemlockLimit uint64
 	// Source fetches object bytes.
 	Source Source
@@ -50,6 +55,16 @@ type Options struct {
 	Logger *slog.Logger
 }
 
+// Rail is a device that serves a part of the memory.
+type Rail struct {
+	PD verbs.PD
+	// NUMANode is the node whose pages the rail's slabs shall have; negative: any.
+	NUMANode int
+	// Usable tells whether the rail can carry transfers now; nil: always. It is
+	// called under the cache's lock.
+	Usable func() bool
+}
+
 // setDefaults completes o and returns the slab size.
 func (o *Options) setDefaults() (slabSize int, err error) {
 	if o.Source == nil {
@@ -59,7 +74,10 @@ func (o *Options) setDefaults() (slabSize int, err error) {
 		return 0, fmt.Errorf("%w: size of %d bytes, need at least %d", ErrInvalid, o.Size, MinSize)
 	}
 	o.Size -= o.Size % unitSize
-	if o.PD != nil && o.MemlockLimit != 0 && uint64(o.Size) > o.MemlockLimit {
+	if o.PD != nil && len(o.Rails) == 0 {
+		o.Rails = []Rail{{PD: o.PD, NUMANode: -1}}
+	}
+	if len(o.Rails) > 0 && o.MemlockLimit != 0 && uint64(o.Size) > o.MemlockLimit {
 		return 0, fmt.Errorf("cache of %d bytes exceeds the locked-memory limit of %d bytes (ulimit -l): %w",
 			o.Size, o.MemlockLimit, verbs.ErrMemlock)
 	}
@@ -78,6 +96,9 @@ func (o *Options) setDefaults() (slabSize int, err error) {
 	}
 	slab := int64(1) << (bits.Len64(uint64(o.Size/slabsWanted)) - 1)
 	slab = min(max(slab, minSlab), maxSlab)
+	for o.MaxMRs > 0 && len(o.Rails) > 0 && slab < o.Size && (o.Size+slab-1)/slab > int64(o.MaxMRs) {
+		slab *= 2
+	}
 	o.BlockSize = min(o.BlockSize, slab)
 	o.SmallBlock = min(o.SmallBlock, o.BlockSize)
 	if o.Logger == nil {
