@@ -448,7 +448,7 @@ func TestKeepNotThereAfterAll(t *testing.T) {
 	for _, op := range []rc.Op{rc.OpGet, rc.OpPut} {
 		t.Run(string(op), func(t *testing.T) {
 			p := rctest.RGW
-			p.FinalCapabilities, p.CapabilitiesAlways = "keep", true
+			p.Capabilities, p.CapabilitiesAlways = "keep", true
 			r := newRig(t, rigOptions{profile: p})
 			if err := r.client.Probe(t.Context()); err != nil {
 				t.Fatal(err)

@@ -96,7 +96,7 @@ func newClient(t testing.TB, e *fabricEnd, endpoint string, tune func(*rc.Client
 	o := rc.ClientOptions{
 		Endpoint: u,
 		Credentials: func(context.Context) (token.Credentials, error) {
-			return token.Credentials{AccessKey: "ACCESS", SecretKey: "secret"}, nil
+			return token.Credentials{AccessKey: "ACCESS", SecretKey: rctest.Secret}, nil
 		},
 		Pool:     e.pool,
 		GIDIndex: e.gid.Index,
@@ -170,7 +170,14 @@ func newRig(t *testing.T, o rigOptions) *rig {
 			t.Errorf("the client broke the protocol: %q", v)
 		}
 	})
-	r.client = newClient(t, r.own, srv.URL, o.client)
+	r.client = newClient(t, r.own, srv.URL, func(c *rc.ClientOptions) {
+		if o.profile.Service != "" {
+			c.Service = o.profile.Service
+		}
+		if o.client != nil {
+			o.client(c)
+		}
+	})
 	return r
 }
 

@@ -394,7 +394,7 @@ func TestCredentialsOfASession(t *testing.T) {
 	var n atomic.Int32
 	rotate := func(o *rc.ClientOptions) {
 		o.Credentials = func(context.Context) (token.Credentials, error) {
-			return token.Credentials{AccessKey: fmt.Sprintf("KEY%d", n.Add(1)), SecretKey: "s", SessionToken: "t"}, nil
+			return token.Credentials{AccessKey: fmt.Sprintf("KEY%d", n.Add(1)), SecretKey: rctest.Secret, SessionToken: "t"}, nil
 		}
 	}
 	r := newRig(t, rigOptions{client: rotate})
@@ -491,7 +491,7 @@ func TestMarker(t *testing.T) {
 
 func TestLimitsOfThePeerThrottle(t *testing.T) {
 	p := rctest.VGW
-	p.MaxSessions = 1
+	p.Sessions = 1
 	g := newGate()
 	defer g.release()
 	var first atomic.Bool

@@ -7,6 +7,10 @@ import "net/http"
 type Hooks struct {
 	// Answer may answer a request instead of the peer, and then returns true.
 	Answer func(w http.ResponseWriter, r *http.Request) bool
+	// Deny refuses access to an object, in PREPARE.
+	Deny func(op, name string) bool
+	// Unservable tells that an object can only be had by HTTP.
+	Unservable func(name string) bool
 	// PrepareHeader may change the headers of a good answer to PREPARE.
 	PrepareHeader func(h http.Header)
 	// Ready is called when READY was claimed, before the QP leaves INIT.

@@ -1,10 +1,6 @@
 package rctest
 
 import (
-	"crypto/rand"
-	"encoding/base64"
-	"encoding/binary"
-	"encoding/hex"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -15,14 +11,28 @@ import (
 	"s3rdmafs/verbs"
 )
 
+// MissingBucket is the name of the only bucket that does not exist.
+const MissingBucket = "missing"
+
 // Options of a Peer.
 type Options struct {
 	Device   verbs.Device
 	Port     uint8
 	GIDIndex int
 	GID      verbs.GID
-	Profile  Profile
-	Hooks    Hooks
+	// GIDs is the table from which the profile chooses instead, if there is one.
+	GIDs []verbs.GIDEntry
+	LID  uint16
+	// MTU of the port; 0 is 4096.
+	MTU     verbs.MTU
+	Profile Profile
+	Hooks   Hooks
+	// Keys are secrets by access key; nil takes every key with Secret.
+	Keys map[string]string
+	// Version is the version id of every object, "" when not versioned.
+	Version string
+	// Off answers as a server with the protocol switched off.
+	Off bool
 	// Exec bounds the data phase; 0 is 5 s.
 	Exec time.Duration
 }
@@ -35,10 +45,13 @@ type Object struct {
 
 // Peer is the HTTP handler of a server. Close it after its HTTP server.
 type Peer struct {
-	o  Options
-	pd verbs.PD
+	o       Options
+	pd      verbs.PD
+	threads chan struct{} // nil: no limit
+	readies chan struct{}
 
 	mu         sync.Mutex
+	stopping   bool
 	objects    map[string]Object
 	sessions   map[string]*session
 	violations []string
@@ -55,15 +68,28 @@ func New(o Options) (*Peer, error) {
 	if o.Port == 0 {
 		o.Port = 1
 	}
+	if o.MTU == 0 {
+		o.MTU = verbs.MTU4096
+	}
 	if o.Exec == 0 {
 		o.Exec = 5 * time.Second
 	}
-	return &Peer{
+	if len(o.GIDs) == 0 {
+		o.GIDs = []verbs.GIDEntry{{Index: o.GIDIndex, GID: o.GID}}
+	}
+	p := &Peer{
 		o: o, pd: pd,
 		objects:  make(map[string]Object),
 		sessions: make(map[string]*session),
 		seen:     make(map[string]int),
-	}, nil
+	}
+	if n := o.Profile.Threads; n > 0 {
+		p.threads = make(chan struct{}, n)
+	}
+	if n := o.Profile.Readies; n > 0 {
+		p.readies = make(chan struct{}, n)
+	}
+	return p, nil
 }
 
 // Close ends all sessions.
@@ -78,7 +104,14 @@ func (p *Peer) Close() error {
 	return p.pd.Close()
 }
 
-// Set stores an object under "bucket/key".
+// ShutDown makes the peer refuse new sessions.
+func (p *Peer) ShutDown() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stopping = true
+}
+
+// Set stores an object under "bucket/key", or "bucket/key?versionId=x".
 func (p *Peer) Set(name string, data []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -100,7 +133,7 @@ func (p *Peer) Stored() int {
 	return p.stored
 }
 
-// Violations lists what clients did that they must not do.
+// Violations lists what clients did that ours must not do.
 func (p *Peer) Violations() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -114,7 +147,7 @@ func (p *Peer) Seen(route string) int {
 	return p.seen[route]
 }
 
-// Sessions counts the sessions that exist.
+// Sessions counts the sessions that exist, dead entries too.
 func (p *Peer) Sessions() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -129,84 +162,116 @@ func (p *Peer) violation(format string, args ...any) {
 	p.violations = append(p.violations, fmt.Sprintf(format, args...))
 }
 
+// enter takes a place of a limit; false when the client has gone.
+func enter(places chan struct{}, r *http.Request) bool {
+	if places == nil {
+		return true
+	}
+	select {
+	case places <- struct{}{}:
+		return true
+	case <-r.Context().Done():
+		return false
+	}
+}
+
+func leave(places chan struct{}) {
+	if places != nil {
+		<-places
+	}
+}
+
 func (p *Peer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	pr := &p.o.Profile
 	route := strings.TrimPrefix(r.URL.Path, prefix)
 	p.mu.Lock()
 	p.seen[route]++
 	p.mu.Unlock()
 	p.inspect(route, r)
-	if p.o.Profile.CloseConnections {
+	if pr.CloseConnections {
 		w.Header().Set("Connection", "close")
 	}
-	if p.o.Profile.CapabilitiesAlways {
-		w.Header().Set("X-Amz-Rdma-Capabilities", p.o.Profile.FinalCapabilities)
+	if pr.KeepAlive != "" {
+		w.Header().Set("Keep-Alive", pr.KeepAlive)
+	}
+	if pr.CapabilitiesAlways {
+		w.Header().Set("X-Amz-Rdma-Capabilities", pr.Capabilities)
 	}
 	if p.o.Hooks.Answer != nil && p.o.Hooks.Answer(w, r) {
 		return
 	}
-	if r.Header.Get("X-Amz-Rdma-Protocol") != proto {
-		w.Header().Set("X-Amz-Rdma-Protocol-Status", "unsupported")
-		p.fail(w, http.StatusNotImplemented, "NotImplemented")
+	if !enter(p.threads, r) {
 		return
 	}
-	switch route {
-	case "prepare":
-		p.prepare(w, r)
-	case "ready":
-		p.ready(w, r)
-	case "cancel":
-		p.cancel(w, r)
+	defer leave(p.threads)
+	p.reap()
+	handler, known := map[string]func(http.ResponseWriter, *http.Request, string){
+		"prepare": p.prepare, "ready": p.ready, "cancel": p.cancel,
+	}[route]
+	switch {
+	case p.o.Off:
+		p.refuse(w, Off)
+		return
+	case !known:
+		p.refuse(w, UnknownPath)
+		return
+	}
+	missing, other := NoProtocol, OtherProtocol
+	if route == "prepare" {
+		missing, other = PrepareNoProtocol, PrepareOtherProtocol
+	}
+	switch r.Header.Get("X-Amz-Rdma-Protocol") {
+	case proto:
+	case "":
+		p.refuse(w, missing)
+		return
 	default:
-		p.fail(w, http.StatusMethodNotAllowed, "MethodNotAllowed")
-	}
-}
-
-// inspect notes breaches of sections 5 and 6.
-func (p *Peer) inspect(route string, r *http.Request) {
-	if r.Method != http.MethodPost || r.URL.RawQuery != "" {
-		p.violation("%s: %s with query %q", route, r.Method, r.URL.RawQuery)
-	}
-	if r.ContentLength != 0 || len(r.TransferEncoding) > 0 || r.Header.Get("Content-Length") != "0" && r.Header.Get("Content-Length") != "" {
-		p.violation("%s: not Content-Length: 0", route)
-	}
-	if r.Header.Get("Expect") != "" {
-		p.violation("%s: Expect", route)
-	}
-	if got := r.Header.Get("X-Amz-Content-Sha256"); got != emptyHash {
-		p.violation("%s: payload hash %q", route, got)
-	}
-	_, list, _ := strings.Cut(r.Header.Get("Authorization"), "SignedHeaders=")
-	list, _, _ = strings.Cut(list, ",")
-	signed := make(map[string]bool)
-	for name := range strings.SplitSeq(list, ";") {
-		signed[name] = true
-	}
-	for name := range r.Header {
-		lower := strings.ToLower(name)
-		if (strings.HasPrefix(lower, "x-amz-") || strings.HasPrefix(lower, "if-")) && !signed[lower] {
-			p.violation("%s: %s is not signed", route, name)
-		}
-	}
-	if !signed["host"] {
-		p.violation("%s: host is not signed", route)
-	}
-}
-
-func credential(r *http.Request) string {
-	_, c, _ := strings.Cut(r.Header.Get("Authorization"), "Credential=")
-	c, _, _ = strings.Cut(c, "/")
-	return c + " " + r.Header.Get("X-Amz-Security-Token")
-}
-
-func (p *Peer) fail(w http.ResponseWriter, status int, code string) {
-	if !p.o.Profile.ErrorXML {
-		w.Header().Set("Content-Length", "0")
-		w.WriteHeader(status)
+		p.refuse(w, other)
 		return
 	}
-	w.Header().Set("Content-Type", "application/xml")
-	w.WriteHeader(status)
-	fmt.Fprintf(w, "<?xml version=\"1.0\"?><Error><Code>%s</Code><Message>test</Message></Error>", code)
+	who, wrong := p.authenticate(r)
+	if wrong != "" {
+		p.refuse(w, wrong)
+		return
+	}
+	handler(w, r, who)
+}
+
+// refuses tells that a situation is one for this server.
+func (p *Peer) refuses(s Situation) bool {
+	_, ok := p.o.Profile.Answers[s]
+	return ok
+}
+
+// refuse answers as the profile says.
+func (p *Peer) refuse(w http.ResponseWriter, s Situation) {
+	a, ok := p.o.Profile.Answers[s]
+	if !ok {
+		panic(fmt.Sprintf("rctest: %s has no answer for %q", p.o.Profile.Name, s))
+	}
+	p.answer(w, a)
+}
+
+func (p *Peer) answer(w http.ResponseWriter, a Answer) {
+	if a.Status < 300 {
+		p.succeed(w, a.Status)
+		return
+	}
+	h := w.Header()
+	if a.Marker {
+		h.Set("X-Amz-Rdma-Protocol-Status", "unsupported")
+	}
+	if p.o.Profile.ErrorEcho {
+		h.Set("X-Amz-Rdma-Protocol", proto)
+	}
+	if !p.o.Profile.ErrorXML {
+		h.Set("Content-Length", "0")
+		w.WriteHeader(a.Status)
+		return
+	}
+	h.Set("Content-Type", "application/xml")
+	w.WriteHeader(a.Status)
+	fmt.Fprintf(w, "<?xml version=\"1.0\"?><Error><Code>%s</Code><Message>test</Message></Error>", a.Code)
 }
 
 func (p *Peer) succeed(w http.ResponseWriter, status int) {
@@ -227,180 +292,4 @@ func (p *Peer) digits(s string) string {
 		return strings.ToUpper(s)
 	}
 	return s
-}
-
-func (p *Peer) prepare(w http.ResponseWriter, r *http.Request) {
-	pr := p.o.Profile
-	f := &fields{h: r.Header}
-	theirs, err := decodeToken(r.Header.Get("X-Amz-Rdma-Token"))
-	psn := uint32(f.hex("X-Amz-Rdma-Psn", 6, 24))
-	cookie := uint32(f.hex("X-Amz-Rdma-Cookie", 8, 32))
-	size := f.decimal("X-Amz-Rdma-Size")
-	var offset int64
-	if pr.OffsetRequired || r.Header.Get("X-Amz-Rdma-Offset") != "" {
-		offset = f.decimal("X-Amz-Rdma-Offset")
-	}
-	op := r.Header.Get("X-Amz-Rdma-Op")
-	name, query, terr := splitTarget(r.Header.Get("X-Amz-Rdma-Target"))
-	if err != nil || terr != nil || f.bad != "" || psn == 0 || cookie == 0 || size == 0 || (op != "GET" && op != "PUT") {
-		p.violation("prepare: malformed (%v, %v, %s)", err, terr, f.bad)
-		p.fail(w, http.StatusBadRequest, "InvalidRdmaRequest")
-		return
-	}
-	if query != "" && pr.DropQuery {
-		p.violation("prepare: a query this server drops")
-	}
-	if query != "" && !pr.DropQuery && op == "PUT" {
-		name += "?" + query
-	}
-	if size > 1<<31-1 {
-		p.fail(w, http.StatusRequestEntityTooLarge, "EntityTooLarge")
-		return
-	}
-	if pr.MaxEnd != 0 && offset+size > pr.MaxEnd {
-		p.violation("prepare: range ends beyond %d", pr.MaxEnd)
-		p.fail(w, http.StatusBadRequest, "InvalidRdmaRequest")
-		return
-	}
-	s := &session{peer: p, op: op, name: name, cookie: cookie, psn: psn, theirs: theirs, size: size, who: credential(r)}
-	if op == "GET" {
-		o, ok := p.Get(name)
-		switch {
-		case !ok:
-			p.fail(w, http.StatusNotFound, "NoSuchKey")
-			return
-		case offset >= int64(len(o.Data)):
-			p.fail(w, http.StatusRequestedRangeNotSatisfiable, "InvalidRange")
-			return
-		case offset+size > int64(len(o.Data)):
-			if pr.PastEnd != http.StatusOK {
-				p.fail(w, pr.PastEnd, "InvalidRange")
-				return
-			}
-			s.size = int64(len(o.Data)) - offset
-		}
-		s.data, s.etag = o.Data[offset:offset+s.size], o.ETag
-	}
-	p.mu.Lock()
-	full := pr.MaxSessions != 0 && len(p.sessions) >= pr.MaxSessions
-	p.mu.Unlock()
-	if full {
-		p.fail(w, pr.LimitStatus, "SlowDown")
-		return
-	}
-	if err := s.open(); err != nil {
-		s.close()
-		p.fail(w, http.StatusInternalServerError, "InternalError")
-		return
-	}
-	if pr.EarlyPairing {
-		if err := s.pair(theirs.qpn); err != nil {
-			s.close()
-			p.fail(w, http.StatusInternalServerError, "InternalError")
-			return
-		}
-	}
-	var id [16]byte
-	rand.Read(id[:])
-	s.id = hex.EncodeToString(id[:])
-	p.mu.Lock()
-	p.sessions[s.id] = s
-	p.mu.Unlock()
-	h := w.Header()
-	h.Set("X-Amz-Rdma-Protocol", proto)
-	h.Set("X-Amz-Rdma-Session", s.id)
-	h.Set("X-Amz-Rdma-Psn", p.digits(fmt.Sprintf("%06x", s.ownPSN)))
-	h.Set("X-Amz-Rdma-Reply", "200:"+p.digits(end{qpn: s.qp.Num(), gid: p.o.GID, port: p.o.Port}.encode()))
-	if !pr.NoQPN {
-		h.Set("X-Amz-Rdma-Qpn", fmt.Sprintf("%x", s.qp.Num()))
-	}
-	if op == "PUT" || pr.StagingOnGet {
-		h.Set("X-Amz-Rdma-Mr-Addr", fmt.Sprintf("%x", s.mr.Addr()))
-		h.Set("X-Amz-Rdma-Mr-Rkey", fmt.Sprintf("%x", s.mr.RKey()))
-	}
-	if p.o.Hooks.PrepareHeader != nil {
-		p.o.Hooks.PrepareHeader(h)
-	}
-	p.succeed(w, http.StatusOK)
-}
-
-// take removes a session that the request may use.
-func (p *Peer) take(r *http.Request) *session {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s := p.sessions[r.Header.Get("X-Amz-Rdma-Session")]
-	if s != nil && s.who != credential(r) {
-		p.violations = append(p.violations, "other credentials than those of PREPARE")
-	}
-	if s != nil {
-		delete(p.sessions, s.id)
-	}
-	return s
-}
-
-func (p *Peer) ready(w http.ResponseWriter, r *http.Request) {
-	pr := p.o.Profile
-	s := p.take(r)
-	if s == nil {
-		p.fail(w, pr.UnknownSession, "NoSuchRdmaSession")
-		return
-	}
-	defer s.close()
-	f := &fields{h: r.Header}
-	cookie := uint32(f.hex("X-Amz-Rdma-Cookie", 8, 32))
-	qpn := uint32(f.hex("X-Amz-Rdma-Qpn", 0, 24))
-	addr := f.hex("X-Amz-Rdma-Mr-Addr", 0, 64)
-	rkey := uint32(f.hex("X-Amz-Rdma-Mr-Rkey", 0, 32))
-	if f.bad != "" || cookie != s.cookie || qpn != s.theirs.qpn || (s.op == "GET") != (addr != 0 && rkey != 0) {
-		p.violation("ready: malformed %s", f.bad)
-		p.fail(w, http.StatusBadRequest, "InvalidRdmaRequest")
-		return
-	}
-	if p.o.Hooks.Ready != nil {
-		p.o.Hooks.Ready()
-	}
-	status, code := s.run(qpn, addr, rkey)
-	if status != http.StatusOK {
-		p.fail(w, status, code)
-		return
-	}
-	if p.o.Hooks.BeforeFinal != nil && p.o.Hooks.BeforeFinal() {
-		panic(http.ErrAbortHandler)
-	}
-	h := w.Header()
-	h.Set("X-Amz-Rdma-Protocol", proto)
-	h.Set("X-Amz-Rdma-Cookie", p.digits(fmt.Sprintf("%08x", s.cookie)))
-	h.Set("X-Amz-Rdma-Bytes-Transferred", strconv.FormatInt(s.size, 10))
-	if s.op == "GET" && pr.ETagOnGet || s.op == "PUT" && pr.ETagOnPut {
-		h.Set("X-Amz-Rdma-Etag", s.etag)
-	}
-	if pr.Checksum != "" {
-		h.Set(pr.Checksum, base64.StdEncoding.EncodeToString(binary.BigEndian.AppendUint64(nil, crc(s.data))))
-	}
-	if pr.FinalCapabilities != "" {
-		h.Set("X-Amz-Rdma-Capabilities", pr.FinalCapabilities)
-	}
-	if p.o.Hooks.FinalHeader != nil {
-		p.o.Hooks.FinalHeader(h)
-	}
-	p.succeed(w, http.StatusOK)
-}
-
-func (p *Peer) cancel(w http.ResponseWriter, r *http.Request) {
-	s := p.take(r)
-	if s != nil {
-		s.close()
-	}
-	if p.o.Hooks.Cancel != nil {
-		p.o.Hooks.Cancel()
-	}
-	status := p.o.Profile.Cancel
-	if s == nil {
-		status = p.o.Profile.CancelUnknown
-	}
-	if status >= 400 {
-		p.fail(w, status, "NoSuchRdmaSession")
-		return
-	}
-	p.succeed(w, status)
 }

@@ -1,91 +1,183 @@
 package rctest
 
-import "net/http"
+import (
+	"time"
 
-// Profile is how a peer behaves where the public servers differ.
-type Profile struct {
-	Name string
-	// Body of successful answers.
-	Body string
-	// UpperHex writes PSN and cookie in upper case.
-	UpperHex bool
-	// OffsetRequired answers 400 to a PREPARE without offset.
-	OffsetRequired bool
-	// ReceiveInReady posts a PUT's receive in READY, after RTS, instead of in PREPARE.
-	ReceiveInReady bool
-	// EarlyPairing takes the QP to RTS in PREPARE; goes with the word "ep".
-	EarlyPairing bool
-	// StreamChunk, if not 0, splits a GET into plain writes of so many bytes and one
-	// last WRITE WITH IMMEDIATE of no bytes.
-	StreamChunk int
-	// PastEnd is the status for a range that starts inside and ends past the object's
-	// end; 200 shortens it.
-	PastEnd int
-	// MaxEnd, if not 0, is the highest end of a range; beyond is 400.
-	MaxEnd int64
-	// DropQuery ignores the target's query, as if it were not there.
-	DropQuery bool
-	// ETagOnGet, ETagOnPut: FINAL has the ETag.
-	ETagOnGet, ETagOnPut bool
-	// Staging headers on GET.
-	StagingOnGet bool
-	// NoQPN leaves x-amz-rdma-qpn out of the PREPARE answer.
-	NoQPN bool
-	// UnknownSession is the status of READY for a session that is not there.
-	UnknownSession int
-	// Cancel and CancelUnknown are the statuses of CANCEL.
-	Cancel, CancelUnknown int
-	// WireError is the status of a failed data phase, Timeout of one that took too long.
-	WireError, Timeout int
-	// LimitStatus answers a PREPARE over MaxSessions (0: no limit).
-	LimitStatus, MaxSessions int
-	// CloseConnections sends Connection: close on every answer.
-	CloseConnections bool
-	// ErrorXML adds an S3 error document to errors.
-	ErrorXML bool
-	// FinalCapabilities is the value of x-amz-rdma-capabilities on FINAL, and on all
-	// answers with CapabilitiesAlways.
-	FinalCapabilities  string
-	CapabilitiesAlways bool
-	// Checksum is the header in which FINAL carries a CRC-64/NVME; "" for none.
-	Checksum string
-}
-
-// The public servers, as section 16 describes them.
-var (
-	VGW = Profile{
-		Name: "VGW", Body: "OK", UpperHex: true, OffsetRequired: true, ReceiveInReady: true,
-		PastEnd: http.StatusBadRequest, MaxEnd: 1<<31 - 1, DropQuery: true, ETagOnGet: true, ETagOnPut: true,
-		StagingOnGet: true, UnknownSession: http.StatusNotFound, Cancel: http.StatusOK, CancelUnknown: http.StatusNotFound,
-		WireError: http.StatusBadGateway, Timeout: http.StatusBadGateway, LimitStatus: http.StatusTooManyRequests,
-		CloseConnections: true, ErrorXML: true,
-	}
-	ELB = Profile{
-		Name: "ELB", ReceiveInReady: true, PastEnd: http.StatusRequestedRangeNotSatisfiable, DropQuery: true,
-		ETagOnPut: true, StagingOnGet: true, UnknownSession: http.StatusConflict,
-		Cancel: http.StatusNoContent, CancelUnknown: http.StatusNoContent, WireError: http.StatusInternalServerError,
-		Timeout: http.StatusRequestTimeout, LimitStatus: http.StatusServiceUnavailable,
-	}
-	HIPRef = Profile{
-		Name: "HIP-ref", ReceiveInReady: true, PastEnd: http.StatusRequestedRangeNotSatisfiable,
-		StagingOnGet: true, UnknownSession: http.StatusConflict, Cancel: http.StatusNoContent,
-		CancelUnknown: http.StatusNoContent, WireError: http.StatusInternalServerError,
-		Timeout: http.StatusRequestTimeout, LimitStatus: http.StatusServiceUnavailable,
-	}
-	RGW = Profile{
-		Name: "RGW", UpperHex: true, StreamChunk: 64 << 10, PastEnd: http.StatusOK, MaxEnd: 1<<31 - 1,
-		ETagOnGet: true, ETagOnPut: true, UnknownSession: http.StatusNotFound, Cancel: http.StatusOK,
-		CancelUnknown: http.StatusOK, WireError: http.StatusInternalServerError, Timeout: http.StatusRequestTimeout,
-		LimitStatus: http.StatusServiceUnavailable, ErrorXML: true, Checksum: "X-Amz-Rdma-Checksum-Crc64nvme",
-	}
-	// EarlyPair is no public server: section 20's "ep" and "mp" and nothing else.
-	EarlyPair = Profile{
-		Name: "ep", EarlyPairing: true, PastEnd: http.StatusOK, ETagOnGet: true, ETagOnPut: true, NoQPN: true,
-		UnknownSession: http.StatusNotFound, Cancel: http.StatusOK, CancelUnknown: http.StatusOK,
-		WireError: http.StatusBadGateway, Timeout: http.StatusRequestTimeout, LimitStatus: http.StatusServiceUnavailable,
-		FinalCapabilities: "mp, ep unheard-of", CapabilitiesAlways: true, ErrorXML: true,
-	}
+	"s3rdmafs/verbs"
 )
 
-// Profiles are all of the above.
-var Profiles = []Profile{VGW, ELB, HIPRef, RGW, EarlyPair}
+// Profile is how a peer behaves where the public servers differ: a column of
+// the specification's tables.
+type Profile struct {
+	Name string
+	// Answers to what goes wrong, section 10.1.
+	Answers Answers
+
+	// Number syntax, section 3.
+	PSN, Cookie, QPN Digits
+	// ZeroCookie is accepted in PREPARE.
+	ZeroCookie bool
+	// DecimalDigits of size and offset, at most.
+	DecimalDigits int
+	// AnyCaseOp accepts "get".
+	AnyCaseOp bool
+	// UpperHex writes PSN and cookie in upper case.
+	UpperHex bool
+
+	// Tokens, section 4. TokenOptional takes a missing one for the zero token;
+	// TokenSuffix ignores the suffix of section 4.4; ZeroGID is only found out when
+	// pairing; TokenDefault takes zero address and key in READY from PREPARE's token.
+	TokenOptional, TokenSuffix, ZeroGID, TokenDefault bool
+	// StagingToken says when the reply token has the staging buffer.
+	StagingToken StagingToken
+	// RepeatToken sends the reply token as x-amz-rdma-token, too.
+	RepeatToken bool
+	// LID puts the own LID into tokens and uses the client's.
+	LID bool
+
+	// HTTP, section 5. Body of successes; CloseConnections sends Connection: close,
+	// KeepAlive is a header of that name, Threads bounds requests at a time.
+	Body             string
+	CloseConnections bool
+	KeepAlive        string
+	Threads          int
+	// ErrorXML adds an S3 error document to errors, ErrorEcho the protocol header.
+	ErrorXML, ErrorEcho bool
+
+	// Service in the credential scope, section 6; "" checks no signatures.
+	Service string
+	// Identity is what a session belongs to, section 8.4.
+	Identity Identity
+
+	// PREPARE, section 7.
+	OffsetRequired bool
+	Target         TargetRule
+	// Queries of targets, section 11.5.
+	PartPut, PartGet, VersionGet, OtherQuery QueryRule
+	// MissingBucketInReady: a PUT into a missing bucket fails in READY.
+	MissingBucketInReady bool
+	// StagingOnGet sends staging address and key also on GET.
+	StagingOnGet bool
+	// NoQPN leaves x-amz-rdma-qpn out of the answer.
+	NoQPN bool
+	// PSNIsQPN uses the QP number as PSN.
+	PSNIsQPN bool
+	GID      GIDRule
+
+	// READY and FINAL, section 8. BufferOnPut requires the buffer headers for PUT,
+	// too; DryRun reports success when there is no QP number.
+	BufferOnPut, DryRun  bool
+	ETagOnGet, ETagOnPut bool
+	// S3ETag sends the ETag header in addition.
+	S3ETag bool
+	// Version sends the version of a versioned peer.
+	Version bool
+	// Checksum is the header in which FINAL carries a CRC-64/NVME; "" for none.
+	// In x-amz-rdma-checksum it is preceded by the algorithm.
+	Checksum string
+	// Capabilities is the value of x-amz-rdma-capabilities on FINAL and on errors
+	// of READY, with CapabilitiesAlways on all answers.
+	Capabilities       string
+	CapabilitiesAlways bool
+
+	// Data plane, section 12. ReceiveInReady posts a PUT's receive in READY, after
+	// RTS, with one SGE, instead of in PREPARE with none.
+	ReceiveInReady bool
+	// StreamChunk, if not 0, splits a GET into plain writes of so many bytes; what
+	// is left when at most StreamTail bytes are goes with the immediate.
+	StreamChunk, StreamTail int
+	// ReadInReady reads a GET's data at READY instead of PREPARE.
+	ReadInReady bool
+	// RemoteRead is set in addition to the access flags of section 12.1.
+	RemoteRead bool
+	// EarlyPairing takes the QP to RTS in PREPARE; goes with the word "ep".
+	EarlyPairing bool
+	// Entries of the CQ and work requests of the QP.
+	CQE, SendWR, RecvWR int
+
+	// Limits, section 15; 0 is none. Sessions and PerPrincipal count sessions that
+	// linger as dead entries, too; StagingPerSession are bytes.
+	PrepareTime            time.Duration
+	Sessions, PerPrincipal int
+	Readies                int
+	StagingPerSession      int64
+	// DeadEntries keeps sessions whose data phase failed until CANCEL.
+	DeadEntries bool
+}
+
+// Digits are the lengths that a hexadecimal number may have.
+type Digits struct{ Min, Max int }
+
+// StagingToken says when a reply token has address, key and length.
+type StagingToken uint8
+
+const (
+	StagingTokenNever StagingToken = iota
+	StagingTokenPut
+	StagingTokenAlways
+)
+
+// Identity is what a session belongs to.
+type Identity uint8
+
+const (
+	IdentityNone   Identity = iota // nobody
+	IdentityKey                    // access key
+	IdentitySecret                 // access key and secret, so each temporary key is another
+)
+
+// TargetRule is how a target becomes the name of an object.
+type TargetRule uint8
+
+const (
+	// TargetDecoded splits, then decodes bucket and key.
+	TargetDecoded TargetRule = iota
+	// TargetLibrary decodes before it splits, leaving bad escapes as they are.
+	TargetLibrary
+	// TargetVerbatim takes all of it, with the query.
+	TargetVerbatim
+)
+
+// QueryRule is what becomes of a query of a target.
+type QueryRule uint8
+
+const (
+	QueryDropped QueryRule = iota
+	QueryServed
+	QueryRefused     // BadQuery
+	QueryUnsupported // UnsupportedQuery
+)
+
+// GIDRule is how a server chooses its GID (section 12.4) out of Options.GIDs.
+type GIDRule uint8
+
+const (
+	GIDFirst    GIDRule = iota // table index 0
+	GIDHintIPv4                // first IPv4-mapped entry, else the first
+	GIDMatched                 // of the family of the client's
+	GIDPreferV2                // RoCE v2 and not link-local
+)
+
+func (r GIDRule) choose(table []verbs.GIDEntry, peer verbs.GID) verbs.GIDEntry {
+	first := func(ok func(verbs.GIDEntry) bool) verbs.GIDEntry {
+		for _, e := range table {
+			if ok(e) {
+				return e
+			}
+		}
+		return table[0]
+	}
+	ipv4 := func(g verbs.GID) bool { return g.Addr().Is4In6() }
+	local := func(g verbs.GID) bool { return g.Addr().IsLinkLocalUnicast() }
+	switch r {
+	case GIDHintIPv4:
+		return first(func(e verbs.GIDEntry) bool { return ipv4(e.GID) })
+	case GIDMatched:
+		return first(func(e verbs.GIDEntry) bool {
+			return ipv4(e.GID) == ipv4(peer) && local(e.GID) == local(peer) && (local(peer) || e.Type != verbs.GIDRoCEv1)
+		})
+	case GIDPreferV2:
+		return first(func(e verbs.GIDEntry) bool { return e.Type != verbs.GIDRoCEv1 && !local(e.GID) })
+	}
+	return table[0]
+}

@@ -4,79 +4,137 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/http"
+	"sync"
+	"time"
 
 	"s3rdmafs/verbs"
 )
 
-// session is one transfer of a peer. READY and CANCEL take it out of the peer's
-// map, so it is used by one goroutine at a time.
+// sessionState is that of a session in the peer's map.
+type sessionState uint8
+
+const (
+	statePrepared sessionState = iota
+	stateRunning
+	stateDead // failed, and not forgotten yet
+)
+
+// session is one transfer of a peer. state is guarded by Peer.mu; while it is
+// running the rest belongs to the request that claimed it.
 type session struct {
-	peer   *Peer
-	id     string
-	op     string
-	name   string
-	who    string
-	cookie uint32
-	psn    uint32 // the client's
-	theirs end
-	size   int64
-	data   []byte // of a GET, or stored by a PUT
-	etag   string
+	peer       *Peer
+	id         string
+	op         string
+	bucket     string
+	name       string
+	who        string // as the server compares it
+	credential string
+	cookie     uint32
+	psn        uint32 // the client's
+	theirs     endpoint
+	size       int64
+	offset     int64
+	data       []byte // of a GET, or stored by a PUT
+	etag       string
+	expires    time.Time
+	state      sessionState
 
 	ownPSN uint32
+	ownGID verbs.GIDEntry
 	ch     verbs.CompChannel
 	cq     verbs.CQ
 	qp     verbs.QP
 	mem    *verbs.Memory
 	mr     verbs.MR
 	paired bool
-	dead   bool
+	once   sync.Once
+}
+
+// load finds the object of a GET, cuts the range, and reads it.
+func (s *session) load() Situation {
+	o, ok := s.peer.Get(s.name)
+	n := int64(len(o.Data))
+	switch {
+	case !ok:
+		return NoKey
+	case s.offset >= n:
+		return RangeStart
+	case s.size > n-s.offset:
+		if s.peer.refuses(RangeEnd) {
+			return RangeEnd
+		}
+		s.size = n - s.offset
+	}
+	s.data, s.etag = o.Data[s.offset:s.offset+s.size], o.ETag
+	return ""
 }
 
 // open makes QP and staging; the QP is in INIT.
 func (s *session) open() (err error) {
 	p := s.peer
-	var b [4]byte
-	rand.Read(b[:])
-	s.ownPSN = max(1, binary.BigEndian.Uint32(b[:])&0xffffff)
+	pr := &p.o.Profile
+	s.ownGID = pr.GID.choose(p.o.GIDs, s.theirs.gid)
+	if s.theirs.zero {
+		s.theirs.gid, s.theirs.lid = s.ownGID.GID, p.o.LID
+	}
 	if s.mem, err = verbs.NewMemory("rctest", int(s.size)); err != nil {
 		return err
 	}
-	access := verbs.AccessLocalWrite
-	if s.op == "PUT" {
-		access |= verbs.AccessRemoteWrite
-	} else {
+	remote := verbs.Access(0)
+	if pr.RemoteRead {
+		remote |= verbs.AccessRemoteRead
+	}
+	if s.op == "PUT" || pr.RemoteRead {
+		remote |= verbs.AccessRemoteWrite
+	}
+	if s.op == "GET" {
 		copy(s.mem.Bytes(), s.data)
 	}
-	if s.mr, err = p.pd.RegMR(s.mem, 0, int(s.size), access); err != nil {
+	if s.mr, err = p.pd.RegMR(s.mem, 0, int(s.size), remote|verbs.AccessLocalWrite); err != nil {
 		return err
 	}
 	if s.ch, err = p.o.Device.CreateCompChannel(); err != nil {
 		return err
 	}
-	if s.cq, err = p.o.Device.CreateCQ(64, s.ch); err != nil {
+	if s.cq, err = p.o.Device.CreateCQ(pr.CQE, s.ch); err != nil {
 		return err
 	}
 	s.qp, err = p.pd.CreateQP(verbs.QPInitAttr{
 		SendCQ: s.cq, RecvCQ: s.cq,
-		Cap: verbs.QPCap{MaxSendWR: 64, MaxRecvWR: 2, MaxSendSGE: 1, MaxRecvSGE: 1},
+		Cap: verbs.QPCap{MaxSendWR: pr.SendWR, MaxRecvWR: pr.RecvWR, MaxSendSGE: 1, MaxRecvSGE: 1},
 	})
 	if err != nil {
 		return err
 	}
-	rights := verbs.Access(0)
-	if s.op == "PUT" {
-		rights = verbs.AccessRemoteWrite
+	var b [4]byte
+	rand.Read(b[:])
+	s.ownPSN = max(1, binary.BigEndian.Uint32(b[:])&maxPSN)
+	if pr.PSNIsQPN {
+		s.ownPSN = s.qp.Num()
 	}
-	if err := s.qp.Modify(verbs.QPAttr{State: verbs.StateInit, Port: p.o.Port, AccessFlags: rights}, verbs.MaskInit); err != nil {
+	return s.toInit(remote)
+}
+
+func (s *session) toInit(remote verbs.Access) error {
+	if err := s.qp.Modify(verbs.QPAttr{State: verbs.StateInit, Port: s.peer.o.Port, AccessFlags: remote}, verbs.MaskInit); err != nil {
 		return err
 	}
-	if s.op == "PUT" && !p.o.Profile.ReceiveInReady {
+	if s.op == "PUT" && !s.peer.o.Profile.ReceiveInReady {
 		return s.qp.PostRecv(verbs.RecvWR{ID: 1})
 	}
 	return nil
+}
+
+// rearm brings the QP back to INIT after the client did not answer.
+func (s *session) rearm() error {
+	if err := s.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState); err != nil {
+		return err
+	}
+	s.paired = false
+	return s.toInit(verbs.AccessRemoteWrite)
 }
 
 // pair takes the QP to RTS.
@@ -84,16 +142,21 @@ func (s *session) pair(qpn uint32) error {
 	if s.paired {
 		return nil
 	}
+	o := &s.peer.o
+	var lid uint16
+	if o.Profile.LID {
+		lid = s.theirs.lid
+	}
 	err := s.qp.Modify(verbs.QPAttr{
 		State:           verbs.StateRTR,
-		PathMTU:         verbs.MTU4096,
+		PathMTU:         o.MTU,
 		DestQPN:         qpn,
 		RQPSN:           s.psn,
 		MaxDestRdAtomic: 1,
 		MinRNRTimer:     12,
 		AH: verbs.AHAttr{
-			DGID: s.theirs.gid, SGIDIndex: s.peer.o.GIDIndex, DLID: s.theirs.lid,
-			HopLimit: 64, IsGlobal: true, PortNum: s.peer.o.Port,
+			DGID: s.theirs.gid, SGIDIndex: s.ownGID.Index, DLID: lid,
+			HopLimit: 64, IsGlobal: true, PortNum: o.Port,
 		},
 	}, verbs.MaskRTR)
 	if err != nil {
@@ -105,8 +168,9 @@ func (s *session) pair(qpn uint32) error {
 	if err != nil {
 		return err
 	}
-	if s.op == "PUT" && s.peer.o.Profile.ReceiveInReady {
-		if err := s.qp.PostRecv(verbs.RecvWR{ID: 1}); err != nil {
+	if s.op == "PUT" && o.Profile.ReceiveInReady {
+		sge := verbs.SGE{Addr: s.mr.Addr(), Length: uint32(s.size), LKey: s.mr.LKey()}
+		if err := s.qp.PostRecv(verbs.RecvWR{ID: 1, SGEs: []verbs.SGE{sge}}); err != nil {
 			return err
 		}
 	}
@@ -114,46 +178,68 @@ func (s *session) pair(qpn uint32) error {
 	return nil
 }
 
+// errBusy is a write that the client did not acknowledge.
+var errBusy = errors.New("the client does not answer")
+
 // run is the data phase; status 200 means good.
-func (s *session) run(qpn uint32, addr uint64, rkey uint32) (status int, code string) {
-	pr := s.peer.o.Profile
-	if err := s.pair(qpn); err != nil {
-		return pr.WireError, "RdmaTransferFailed"
+func (s *session) run(q readyRequest) Answer {
+	p := s.peer
+	answers := p.o.Profile.Answers
+	good := Answer{Status: http.StatusOK}
+	if q.qpn == 0 {
+		return good // a dry run
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), s.peer.o.Exec)
+	if s.op == "GET" && p.o.Profile.ReadInReady {
+		if wrong := s.load(); wrong != "" {
+			return answers[wrong]
+		}
+		copy(s.mem.Bytes(), s.data)
+	}
+	if err := s.pair(q.qpn); err != nil {
+		return answers[ConnectFailed]
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), p.o.Exec)
 	defer cancel()
 	var err error
 	if s.op == "GET" {
-		err = s.write(ctx, addr, rkey)
+		err = s.write(ctx, q.addr, q.rkey)
 	} else {
 		err = s.receive(ctx)
 	}
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return pr.Timeout, "RequestTimeout"
+		return answers[Timeout]
+	case errors.Is(err, errBusy):
+		return answers[PeerBusy]
 	case err != nil:
-		return pr.WireError, "RdmaTransferFailed"
+		return answers[WireError]
 	case s.op == "GET":
-		return http.StatusOK, ""
+		return good
 	}
-	if store := s.peer.o.Hooks.Store; store != nil {
+	if s.bucket == MissingBucket && p.refuses(NoBucket) {
+		return answers[StoreFailed]
+	}
+	if store := p.o.Hooks.Store; store != nil {
 		if status, code := store(); status != 0 {
-			return status, code
+			if a, ok := answers[StoreFailed]; ok {
+				return a
+			}
+			return end(status, code)
 		}
 	}
 	s.data = append([]byte(nil), s.mr.Bytes()...)
 	s.etag = etagOf(s.data)
-	p := s.peer
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.objects[s.name] = Object{Data: s.data, ETag: s.etag}
 	p.stored++
-	return http.StatusOK, ""
+	return good
 }
 
 // write sends a GET's data.
 func (s *session) write(ctx context.Context, addr uint64, rkey uint32) error {
-	h := s.peer.o.Hooks
+	pr := &s.peer.o.Profile
+	h := &s.peer.o.Hooks
 	if h.BeforeWrite != nil {
 		h.BeforeWrite()
 	}
@@ -167,35 +253,26 @@ func (s *session) write(ctx context.Context, addr uint64, rkey uint32) error {
 	if h.Remote != nil {
 		addr, rkey = h.Remote(addr, rkey)
 	}
-	wr := verbs.SendWR{ID: 2, Opcode: verbs.OpWriteWithImm, RemoteAddr: addr, RKey: rkey, Imm: imm, Signaled: true}
-	chunk := s.peer.o.Profile.StreamChunk
-	if chunk == 0 {
-		wr.SGEs = []verbs.SGE{{Addr: s.mr.Addr(), Length: uint32(s.size), LKey: s.mr.LKey()}}
+	send := func(op verbs.Opcode, off, n int) error {
+		wr := verbs.SendWR{ID: 2, Opcode: op, RemoteAddr: addr + uint64(off), RKey: rkey, Imm: imm, Signaled: true}
+		if n > 0 {
+			wr.SGEs = []verbs.SGE{{Addr: s.mr.Addr() + uint64(off), Length: uint32(n), LKey: s.mr.LKey()}}
+		}
 		if err := s.qp.PostSend(wr); err != nil {
 			return err
 		}
 		_, err := s.completion(ctx)
 		return err
 	}
-	for off := 0; off < int(s.size); off += chunk {
-		n := min(chunk, int(s.size)-off)
-		err := s.qp.PostSend(verbs.SendWR{
-			ID: 3, Opcode: verbs.OpWrite, Signaled: true,
-			SGEs:       []verbs.SGE{{Addr: s.mr.Addr() + uint64(off), Length: uint32(n), LKey: s.mr.LKey()}},
-			RemoteAddr: addr + uint64(off), RKey: rkey,
-		})
-		if err != nil {
+	off, size := 0, int(s.size)
+	for pr.StreamChunk != 0 && size-off > pr.StreamTail {
+		n := min(pr.StreamChunk, size-off)
+		if err := send(verbs.OpWrite, off, n); err != nil {
 			return err
 		}
-		if _, err := s.completion(ctx); err != nil {
-			return err
-		}
+		off += n
 	}
-	if err := s.qp.PostSend(wr); err != nil {
-		return err
-	}
-	_, err := s.completion(ctx)
-	return err
+	return send(verbs.OpWriteWithImm, off, size-off)
 }
 
 // receive waits for a PUT's data and checks it.
@@ -223,10 +300,13 @@ func (s *session) completion(ctx context.Context) (verbs.WC, error) {
 			return verbs.WC{}, err
 		}
 		if n == 1 {
-			if wc[0].Status != verbs.WCSuccess {
-				return verbs.WC{}, fmt.Errorf("completion %s", wc[0].Status)
+			switch wc[0].Status {
+			case verbs.WCSuccess:
+				return wc[0], nil
+			case verbs.WCRetryExcErr, verbs.WCRNRRetryExcErr:
+				return verbs.WC{}, errBusy
 			}
-			return wc[0], nil
+			return verbs.WC{}, fmt.Errorf("completion %s", wc[0].Status)
 		}
 		if _, err := s.ch.Wait(ctx); err != nil {
 			return verbs.WC{}, err
@@ -236,23 +316,21 @@ func (s *session) completion(ctx context.Context) (verbs.WC, error) {
 
 // close tears down in the order of section 14.2.
 func (s *session) close() {
-	if s.dead {
-		return
-	}
-	s.dead = true
-	if s.qp != nil {
-		s.qp.Close()
-	}
-	if s.cq != nil {
-		s.cq.Close()
-	}
-	if s.ch != nil {
-		s.ch.Close()
-	}
-	if s.mr != nil {
-		s.mr.Close()
-	}
-	if s.mem != nil {
-		s.mem.Close()
-	}
+	s.once.Do(func() {
+		if s.qp != nil {
+			s.qp.Close()
+		}
+		if s.cq != nil {
+			s.cq.Close()
+		}
+		if s.ch != nil {
+			s.ch.Close()
+		}
+		if s.mr != nil {
+			s.mr.Close()
+		}
+		if s.mem != nil {
+			s.mem.Close()
+		}
+	})
 }

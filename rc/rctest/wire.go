@@ -6,7 +6,6 @@ import (
 	"errors"
 	"hash/crc64"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 
@@ -14,44 +13,64 @@ import (
 )
 
 const (
-	proto     = "hipobj-rc-v2"
-	emptyHash = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-	prefix    = "/.hipobj-rc/"
+	proto  = "hipobj-rc-v2"
+	prefix = "/.hipobj-rc/"
 )
 
-// end is a decoded token.
-type end struct {
-	qpn  uint32
-	gid  verbs.GID
-	port uint8
-	lid  uint16
+// endpoint is one end of a connection: a decoded token.
+type endpoint struct {
+	qpn    uint32
+	gid    verbs.GID
+	rkey   uint32
+	addr   uint64
+	length uint64
+	port   uint8
+	lid    uint16
+	zero   bool // the zero token
 }
 
-func decodeToken(s string) (end, error) {
+func (pr *Profile) decodeToken(s string) (endpoint, error) {
+	if s == "" && pr.TokenOptional {
+		return endpoint{zero: true}, nil
+	}
+	if base, suffix, has := strings.Cut(s, ":"); has && pr.TokenSuffix {
+		if addr, length, ok := strings.Cut(suffix, ":"); !ok || addr == "" || length == "" {
+			return endpoint{}, errors.New("token: suffix")
+		}
+		s = base
+	}
 	b, err := hex.DecodeString(s)
 	if err != nil || len(b) != 44 {
-		return end{}, errors.New("token: not 44 bytes of hex")
+		return endpoint{}, errors.New("token: not 44 bytes of hex")
+	}
+	if [44]byte(b) == [44]byte{} {
+		return endpoint{zero: true}, nil
 	}
 	if b[0] != 1 {
-		return end{}, errors.New("token: not RC")
+		return endpoint{}, errors.New("token: not RC")
 	}
-	e := end{
-		qpn:  binary.LittleEndian.Uint32(b[1:5]),
-		gid:  verbs.GID(b[5:21]),
-		port: b[41],
-		lid:  binary.LittleEndian.Uint16(b[42:44]),
+	e := endpoint{
+		qpn:    binary.LittleEndian.Uint32(b[1:5]),
+		gid:    verbs.GID(b[5:21]),
+		rkey:   binary.LittleEndian.Uint32(b[21:25]),
+		addr:   binary.LittleEndian.Uint64(b[25:33]),
+		length: binary.LittleEndian.Uint64(b[33:41]),
+		port:   b[41],
+		lid:    binary.LittleEndian.Uint16(b[42:44]),
 	}
-	if e.gid.IsZero() {
-		return end{}, errors.New("token: no GID")
+	if e.gid.IsZero() && !pr.ZeroGID {
+		return endpoint{}, errors.New("token: no GID")
 	}
 	return e, nil
 }
 
-func (e end) encode() string {
+func (e endpoint) encode() string {
 	b := []byte{1}
 	b = binary.LittleEndian.AppendUint32(b, e.qpn)
 	b = append(b, e.gid[:]...)
-	b = append(b, make([]byte, 4+8+8)...)
+	b = binary.LittleEndian.AppendUint32(b, e.rkey)
+	b = binary.LittleEndian.AppendUint64(b, e.addr)
+	b = binary.LittleEndian.AppendUint64(b, e.length)
 	b = append(b, e.port)
 	b = binary.LittleEndian.AppendUint16(b, e.lid)
 	return hex.EncodeToString(b)
@@ -63,18 +82,21 @@ type fields struct {
 	bad string
 }
 
-func (f *fields) hex(name string, digits, bits int) uint64 {
-	s := f.h.Get(name)
-	v, err := strconv.ParseUint(s, 16, bits)
-	if err != nil || strings.ContainsAny(s, "+-_") || (digits != 0 && len(s) != digits) {
+func (f *fields) has(name string) bool { return f.h.Get(name) != "" }
+
+func (f *fields) hex(name string, d Digits, most uint64) uint64 {
+	s := strings.Trim(f.h.Get(name), " \t")
+	v, err := strconv.ParseUint(s, 16, 64)
+	if err != nil || strings.ContainsAny(s, "+-_x") || len(s) < d.Min || len(s) > d.Max || v > most {
 		f.fail(name)
 	}
 	return v
 }
 
-func (f *fields) decimal(name string) int64 {
-	v, err := strconv.ParseUint(f.h.Get(name), 10, 63)
-	if err != nil {
+func (f *fields) decimal(name string, digits int) int64 {
+	s := strings.Trim(f.h.Get(name), " \t")
+	v, err := strconv.ParseUint(s, 10, 63)
+	if err != nil || len(s) > digits {
 		f.fail(name)
 	}
 	return int64(v)
@@ -84,23 +106,6 @@ func (f *fields) fail(name string) {
 	if f.bad == "" {
 		f.bad = name
 	}
-}
-
-// splitTarget returns bucket, key and the raw query.
-func splitTarget(s string) (name, query string, err error) {
-	path, query, _ := strings.Cut(s, "?")
-	if !strings.HasPrefix(path, "/") {
-		return "", "", errors.New("target: no leading slash")
-	}
-	name, err = url.PathUnescape(path[1:])
-	if err != nil {
-		return "", "", err
-	}
-	bucket, key, ok := strings.Cut(name, "/")
-	if !ok || bucket == "" || key == "" {
-		return "", "", errors.New("target: no bucket or key")
-	}
-	return name, query, nil
 }
 
 var nvme = crc64.MakeTable(0x9A6C9329AC4BC9B5)
