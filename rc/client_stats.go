@@ -31,6 +31,40 @@ type ClientStats struct {
 	Capabilities token.Capabilities `json:"capabilities"`
 }
 
+// Add counts another client of the same endpoint in. Together they are usable when
+// one is.
+func (s *ClientStats) Add(o ClientStats) {
+	s.Gets += o.Gets
+	s.Puts += o.Puts
+	s.GetBytes += o.GetBytes
+	s.PutBytes += o.PutBytes
+	s.GetErrors += o.GetErrors
+	s.PutErrors += o.PutErrors
+	s.Retries += o.Retries
+	s.Cancels += o.Cancels
+	s.CookieMismatches += o.CookieMismatches
+	s.KeptOpened += o.KeptOpened
+	s.KeptTransfers += o.KeptTransfers
+	if s.Fallbacks == nil {
+		s.Fallbacks = make(map[string]uint64)
+	}
+	for reason, n := range o.Fallbacks {
+		s.Fallbacks[reason] += n
+	}
+	s.InUse += o.InUse
+	s.Bound += o.Bound
+	s.Kept += o.Kept
+	s.Idle += o.Idle
+	s.Usable = s.Usable || o.Usable
+	if s.Reason == "" {
+		s.Reason = o.Reason
+	}
+	if s.Usable {
+		s.Reason = ""
+	}
+	s.Capabilities |= o.Capabilities
+}
+
 type counters struct {
 	mu sync.Mutex
 	s  ClientStats

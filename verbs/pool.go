@@ -36,6 +36,8 @@ type PoolOptions struct {
 	// number of CPUs; negative: not at all.
 	Spin   time.Duration
 	Logger *slog.Logger
+
+	cut []string // what was more than the device has
 }
 
 // PoolStats are counters since NewPool, apart from Open and InUse.
@@ -115,10 +117,12 @@ func (o *PoolOptions) fit(attr DeviceAttr) error {
 	if o.MaxQPs <= 0 {
 		o.MaxQPs = 256
 	}
+	wanted := *o
 	o.MaxQPs = min(o.MaxQPs, attr.MaxQP)
 	if o.Cap == (QPCap{}) {
 		o.Cap = QPCap{MaxSendWR: 2, MaxRecvWR: 2, MaxSendSGE: 1, MaxRecvSGE: 1}
 	}
+	wanted.Cap = o.Cap
 	// One send more is for the request that marks the end of the drained ones.
 	o.Cap.MaxSendWR = min(o.Cap.MaxSendWR, attr.MaxQPWR-1)
 	o.Cap.MaxRecvWR = min(o.Cap.MaxRecvWR, attr.MaxQPWR)
@@ -140,8 +144,24 @@ func (o *PoolOptions) fit(attr DeviceAttr) error {
 		o.CQDepth = (o.MaxQPs + o.CQs - 1) / o.CQs * perQP
 	}
 	o.CQDepth = min(o.CQDepth, attr.MaxCQE)
+	for _, c := range []struct {
+		what        string
+		wanted, has int
+	}{
+		{"queue pairs", wanted.MaxQPs, o.MaxQPs},
+		{"CQ depth", wanted.CQDepth, o.CQDepth},
+		{"send requests", wanted.Cap.MaxSendWR, o.Cap.MaxSendWR},
+		{"receive requests", wanted.Cap.MaxRecvWR, o.Cap.MaxRecvWR},
+	} {
+		if c.wanted > c.has {
+			o.cut = append(o.cut, fmt.Sprintf("%s from %d to %d", c.what, c.wanted, c.has))
+		}
+	}
 	return nil
 }
+
+// Cut says in words which sizes the pool was to have and the device has not.
+func (p *Pool) Cut() []string { return p.o.cut }
 
 // PoolLimits are the sizes that a pool has after they were cut to the device.
 type PoolLimits struct {

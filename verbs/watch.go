@@ -101,7 +101,7 @@ func (w *Watch) look() {
 		w.port = "port down"
 	default:
 		w.port = ""
-		if was != "" {
+		if was != "" || w.gid != "" {
 			w.gidChange()
 		}
 	}

@@ -9,8 +9,13 @@ import (
 )
 
 // Choice returns the port and GID that connections use; ok is false when no
-// RDMA device is open.
-func (s *Stack) Choice() (c provider.Choice, ok bool) { return s.choice, s.device != nil }
+// RDMA device is open. With several rails it is the first one's.
+func (s *Stack) Choice() (c provider.Choice, ok bool) {
+	if len(s.rails) == 0 {
+		return c, false
+	}
+	return s.rails[0].chosen(), true
+}
 
 // Buffer is memory beside the cache, for what moves objects without one.
 type Buffer struct {
@@ -22,7 +27,7 @@ type Buffer struct {
 // error wraps verbs.ErrMemlock when the process may not pin as much. The buffer
 // must be closed before the stack.
 func (s *Stack) NewBuffer(n int) (*Buffer, error) {
-	if s.pd != nil {
+	if len(s.rails) > 0 {
 		if limit, unlimited := provider.MemlockLimit(); !unlimited && uint64(n) > limit {
 			return nil, fmt.Errorf("%w: %d KiB of buffers cannot be pinned, this process may lock %d KiB: raise it (ulimit -l, LimitMEMLOCK=)",
 				verbs.ErrMemlock, n>>10, limit>>10)
@@ -33,10 +38,11 @@ func (s *Stack) NewBuffer(n int) (*Buffer, error) {
 		return nil, err
 	}
 	b := &Buffer{mem: mem}
-	if s.pd == nil {
+	if len(s.rails) == 0 {
 		return b, nil
 	}
-	if b.mr, err = s.pd.RegMR(mem, 0, len(mem.Bytes()), verbs.AccessLocalWrite|verbs.AccessRemoteWrite); err != nil {
+	r := s.rails[s.next.Add(1)%uint64(len(s.rails))]
+	if b.mr, err = (railPD{PD: r.pd, rail: r}).RegMR(mem, 0, len(mem.Bytes()), verbs.AccessLocalWrite|verbs.AccessRemoteWrite); err != nil {
 		return nil, errors.Join(err, mem.Close())
 	}
 	return b, nil

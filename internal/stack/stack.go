@@ -5,10 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
+	"sync/atomic"
 
 	"s3rdmafs/cache"
-	"s3rdmafs/rc"
 	"s3rdmafs/store"
 	"s3rdmafs/token"
 	"s3rdmafs/verbs"
@@ -18,10 +17,14 @@ import (
 // Options say what to open. The zero value of each field means the default
 // that its comment gives.
 type Options struct {
-	Store     store.Options // RDMA and Mode of it are set by Open
-	RDMA      store.Mode
-	Device    string // auto
-	CacheSize int64  // bytes; DefaultCacheSize
+	Store store.Options // RDMA and Mode of it are set by Open
+	RDMA  store.Mode
+	// Device is "auto", or one or more names with or without a port, as in
+	// "mlx5_0:1,mlx5_1": rails, which are used in turn.
+	Device string
+	// Path is what is to be so at the own end of connections.
+	Path      provider.Options
+	CacheSize int64 // bytes; DefaultCacheSize
 	Logger    *slog.Logger
 }
 
@@ -36,11 +39,8 @@ type Stack struct {
 	Config store.Config
 
 	log    *slog.Logger
-	device verbs.Device
-	choice provider.Choice
-	pd     verbs.PD
-	pool   *verbs.Pool
-	client *rc.Client
+	rails  []*rail // none without RDMA
+	next   atomic.Uint64
 	noRDMA string
 }
 
@@ -50,14 +50,14 @@ func Open(ctx context.Context, o Options) (*Stack, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.Device == "" {
-		o.Device = "auto"
+		o.Device = provider.Auto
 	}
 	config, err := o.Store.Resolve()
 	if err != nil {
 		return nil, err
 	}
 	s := &Stack{log: o.Logger, Config: config}
-	if err := s.openDevice(o, config.Endpoint.Hostname()); err != nil {
+	if err := s.openDevices(o, config.Endpoint.Hostname()); err != nil {
 		return nil, err
 	}
 	if err := s.openAbove(o); err != nil {
@@ -69,19 +69,19 @@ func Open(ctx context.Context, o Options) (*Stack, error) {
 	return s, nil
 }
 
-// openDevice opens the RDMA device, or notes why there is none.
-func (s *Stack) openDevice(o Options, host string) error {
+// openDevices opens the RDMA devices, or notes why there is none.
+func (s *Stack) openDevices(o Options, host string) error {
 	if o.RDMA == store.ModeOff {
 		s.noRDMA = "switched off"
 		return nil
 	}
-	device, choice, err := provider.Open(o.Device, host, o.Logger)
+	rails, err := openRails(o.Device, host, o.Path, o.Logger)
 	if err == nil {
-		s.device, s.choice = device, choice
+		s.rails = rails
 		return nil
 	}
 	// A device asked for by name and missing is an error in every mode.
-	if o.RDMA == store.ModeRequire || o.Device != "auto" || !errors.Is(err, verbs.ErrNoDevice) {
+	if o.RDMA == store.ModeRequire || o.Device != provider.Auto || !errors.Is(err, verbs.ErrNoDevice) {
 		return fmt.Errorf("RDMA device %q: %w", o.Device, err)
 	}
 	s.noRDMA = err.Error()
@@ -105,7 +105,7 @@ func (s *Stack) openAbove(o Options) error {
 	if size == 0 {
 		size = DefaultCacheSize
 	}
-	if s.device != nil {
+	if len(s.rails) > 0 {
 		err := checkMemlock(size)
 		if err != nil && (o.RDMA == store.ModeRequire || o.CacheSize != 0) {
 			return err
@@ -114,62 +114,43 @@ func (s *Stack) openAbove(o Options) error {
 			// Nobody asked for RDMA or for this size: work over HTTP, and say so.
 			s.noRDMA = err.Error()
 			s.log.Warn("RDMA not used: object bytes go by HTTP", "why", err)
-			if err := s.device.Close(); err != nil {
+			rails := s.rails
+			s.rails = nil
+			if err := closeRails(rails); err != nil {
 				return err
 			}
-			s.device = nil
 		}
 	}
 	so := o.Store
 	so.Endpoint, so.Region, so.Credentials = s.Config.Endpoint.String(), s.Config.Region, s.Config.Credentials
 	so.Mode = o.RDMA
 	so.Logger = o.Logger
-	if s.device == nil {
+	co := cache.Options{Size: size, Logger: o.Logger}
+	if len(s.rails) == 0 {
 		so.Mode = store.ModeOff
-	} else if err := s.openClient(&so); err != nil {
-		return err
+	} else {
+		for _, r := range s.rails {
+			if err := r.open(s); err != nil {
+				return fmt.Errorf("RDMA device %s: %w", r.device.Name(), err)
+			}
+			co.Rails = append(co.Rails, r.forCache())
+			// The device serves others, too.
+			if most := max(1, r.device.Attr().MaxMR/2); co.MaxMRs == 0 || most < co.MaxMRs {
+				co.MaxMRs = most
+			}
+		}
+		so.RDMA = &rails{all: s.rails, log: o.Logger}
 	}
 	var err error
 	if s.Store, err = store.Open(so); err != nil {
 		return err
 	}
-	limit, unlimited := provider.MemlockLimit()
-	if unlimited {
-		limit = 0
+	if limit, unlimited := provider.MemlockLimit(); !unlimited {
+		co.MemlockLimit = limit
 	}
-	s.Cache, err = cache.New(cache.Options{Size: size, PD: s.pd, MemlockLimit: limit, Source: s.Store, Logger: o.Logger})
+	co.Source = s.Store
+	s.Cache, err = cache.New(co)
 	return err
-}
-
-// openClient makes the RC client and hands it to the store's options.
-func (s *Stack) openClient(so *store.Options) error {
-	gids, err := s.device.GIDs(s.choice.Port)
-	if err != nil {
-		return err
-	}
-	if s.pd, err = s.device.AllocPD(); err != nil {
-		return err
-	}
-	s.pool, err = verbs.NewPool(s.device, verbs.PoolOptions{
-		PD: s.pd, Port: s.choice.Port, MaxQPs: 64, CQs: 1,
-		Cap:    verbs.QPCap{MaxSendWR: 2, MaxRecvWR: 2, MaxSendSGE: 1, MaxRecvSGE: 1},
-		Access: verbs.AccessRemoteWrite,
-		Logger: s.log,
-	})
-	if err != nil {
-		return err
-	}
-	s.client, err = rc.NewClient(rc.ClientOptions{
-		Endpoint: s.Config.Endpoint, Region: s.Config.Region, Credentials: s.credentials,
-		Pool: s.pool, Port: s.choice.Port, GIDs: gids, GIDIndex: s.choice.GIDIndex, GID: s.choice.GID,
-		LID: s.choice.LID, MTU: s.choice.MTU, MaxMsgSize: int64(s.choice.MaxMsgSz),
-		Logger: s.log,
-	})
-	if err != nil {
-		return err
-	}
-	so.RDMA = s.client
-	return nil
 }
 
 // credentials are those that the store's requests carry, for the RC client's own.
@@ -182,24 +163,14 @@ func (s *Stack) credentials(ctx context.Context) (token.Credentials, error) {
 // returns all of them: memory still pinned is one.
 func (s *Stack) Close(ctx context.Context) error {
 	var errs []error
-	closers := []func() error{}
-	if s.device != nil {
-		closers = append(closers, s.device.Close)
-	}
-	if s.pd != nil {
-		closers = append(closers, s.pd.Close)
+	for _, r := range s.rails {
+		errs = append(errs, r.closeClient())
 	}
 	if s.Cache != nil {
-		closers = append(closers, func() error { return s.Cache.Close(ctx) })
+		errs = append(errs, s.Cache.Close(ctx))
 	}
-	if s.pool != nil {
-		closers = append(closers, s.pool.Close)
-	}
-	if s.client != nil {
-		closers = append(closers, func() error { s.client.Close(); return nil })
-	}
-	for _, fn := range slices.Backward(closers) {
-		errs = append(errs, fn())
+	for _, r := range s.rails {
+		errs = append(errs, r.closeDevice())
 	}
 	return errors.Join(errs...)
 }
