@@ -11,10 +11,11 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/versity/versitygw/backend"
 	"github.com/versity/versitygw/s3err"
+	"github.com/versity/versitygw/s3response"
 )
 
 // consistentReads makes GetObject and HeadObject of the posix backend answer
-// with one version of the object. versitygw looks an object up by its path
+// with one version of the object, and keeps the backend away from FIFOs. versitygw looks an object up by its path
 // several times, so that one that is being overwritten can come out with the
 // ETag of the old version and the size or data of the new one.
 //
@@ -37,6 +38,9 @@ func (c *consistentReads) GetObject(ctx context.Context, in *s3.GetObjectInput) 
 		f, fi, err := c.open(*in.Bucket, *in.Key)
 		if err != nil {
 			f = nil
+		} else if !isObject(fi) {
+			f.Close()
+			return nil, s3err.GetAPIError(s3err.ErrNoSuchKey)
 		}
 		out, err := c.Backend.GetObject(ctx, in)
 		if f == nil {
@@ -76,6 +80,10 @@ func (c *consistentReads) HeadObject(ctx context.Context, in *s3.HeadObjectInput
 	}
 	for range maxTurns {
 		f, fi, openErr := c.open(*in.Bucket, *in.Key)
+		if openErr == nil && !isObject(fi) {
+			f.Close()
+			return nil, s3err.GetAPIError(s3err.ErrNoSuchKey)
+		}
 		out, err := c.Backend.HeadObject(ctx, in)
 		if openErr != nil {
 			if err != nil {
@@ -92,6 +100,40 @@ func (c *consistentReads) HeadObject(ctx context.Context, in *s3.HeadObjectInput
 	return nil, s3err.GetAPIError(s3err.ErrSlowDown)
 }
 
+func (c *consistentReads) CopyObject(ctx context.Context, in s3response.CopyObjectInput) (s3response.CopyObjectOutput, error) {
+	if err := c.checkSource(in.CopySource); err != nil {
+		return s3response.CopyObjectOutput{}, err
+	}
+	return c.Backend.CopyObject(ctx, in)
+}
+
+func (c *consistentReads) UploadPartCopy(ctx context.Context, in *s3.UploadPartCopyInput) (s3response.CopyPartResult, error) {
+	if err := c.checkSource(in.CopySource); err != nil {
+		return s3response.CopyPartResult{}, err
+	}
+	return c.Backend.UploadPartCopy(ctx, in)
+}
+
+// checkSource refuses what is no object as the source of a copy. Everything else
+// that may be wrong with it is the backend's to tell.
+func (c *consistentReads) checkSource(source *string) error {
+	if source == nil {
+		return nil
+	}
+	bucket, key, _, err := backend.ParseCopySource(*source)
+	if err != nil {
+		return nil
+	}
+	if fi, err := os.Stat(c.path(bucket, key)); err == nil && !isObject(fi) {
+		return s3err.GetAPIError(s3err.ErrNoSuchKey)
+	}
+	return nil
+}
+
+// isObject reports whether a file can be an object. The backend opens whatever is
+// there, and to open a FIFO waits until somebody writes to it.
+func isObject(fi fs.FileInfo) bool { return fi.Mode().IsRegular() || fi.IsDir() }
+
 // pathNamesObject reports whether the request is for the version at the
 // object's own path.
 func (c *consistentReads) pathNamesObject(bucket, key, version *string) bool {
@@ -103,7 +145,7 @@ func (c *consistentReads) path(bucket, key string) string {
 }
 
 func (c *consistentReads) open(bucket, key string) (*os.File, fs.FileInfo, error) {
-	// A FIFO put there by hand must not hold the request up.
+	// Without O_NONBLOCK the open itself would wait where a FIFO is.
 	f, err := os.OpenFile(c.path(bucket, key), os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, nil, err

@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
@@ -100,7 +103,8 @@ func (s objects) OpenRange(ctx context.Context, p rc.Principal, t token.Target, 
 // attributes on the way, and reads the ETag from another file descriptor than
 // the data. It reports false when the backend had better tell what is wrong.
 func (s objects) openFile(t token.Target, off, size int64, c rc.Conditions) (r rc.Range, err error, ok bool) {
-	f, err := os.Open(filepath.Join(s.g.files, t.Bucket, t.Key))
+	// A FIFO put there by hand must not hold the request up.
+	f, err := os.OpenFile(filepath.Join(s.g.files, t.Bucket, t.Key), os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return rc.Range{}, nil, false
 	}
@@ -133,8 +137,46 @@ func (s objects) openFile(t token.Target, off, size int64, c rc.Conditions) (r r
 	return rc.Range{
 		Size:   n,
 		ETag:   token.UnquoteETag(string(etag)),
-		Reader: limited{io.LimitReader(f, n), f},
+		Reader: &steadyFile{file: f, was: fi, left: n},
 	}, nil, true
+}
+
+// steadyFile reads part of an object's file. versitygw never writes to a file
+// that is in place, but others who share the directory can; then the bytes may be
+// of no version at all, and the last of them come with an error instead.
+type steadyFile struct {
+	file *os.File
+	was  fs.FileInfo // before the first byte
+	left int64
+}
+
+func (f *steadyFile) Read(p []byte) (int, error) {
+	if f.left <= 0 {
+		return 0, io.EOF
+	}
+	n, err := f.file.Read(p[:min(int64(len(p)), f.left)])
+	f.left -= int64(n)
+	if err == nil && f.left > 0 {
+		return n, nil
+	}
+	now, statErr := f.file.Stat()
+	switch {
+	case statErr != nil:
+		return 0, statErr
+	case !unchanged(f.was, now):
+		return 0, &rc.S3Error{Status: http.StatusServiceUnavailable, Code: "SlowDown", Message: "The object was being changed while it was read."}
+	}
+	return n, err
+}
+
+func (f *steadyFile) Close() error { return f.file.Close() }
+
+// unchanged compares two looks at a file. An object that is overwritten or
+// deleted loses its link, which changes the ctime but not what is being read.
+func unchanged(was, now fs.FileInfo) bool {
+	a, aok := was.Sys().(*syscall.Stat_t)
+	b, bok := now.Sys().(*syscall.Stat_t)
+	return aok && bok && a.Size == b.Size && a.Mtim == b.Mtim && (a.Ctim == b.Ctim || a.Nlink != b.Nlink)
 }
 
 func (s objects) getObject(ctx context.Context, t token.Target, off, size int64, c rc.Conditions) (rc.Range, error) {
