@@ -602,6 +602,7 @@ func (s *filesystem) abandon(f *file) {
 	s.mu.Lock()
 	f.parent.changedLocked(f.name, true)
 	s.detachLocked(f)
+	f.unlinked = true
 	delete(s.dirty, f)
 	s.mu.Unlock()
 	f.mu.Lock()

@@ -140,11 +140,15 @@ func (f *file) setInfoLocked(info store.Info, metaKnown bool, begun time.Time) {
 	}
 }
 
+// dropSpoolLocked gives up the spool, unless somebody is at it: who then makes
+// it dirty, and drops it after the upload.
 func (f *file) dropSpoolLocked() {
-	if f.spool != nil {
-		f.spool.close()
-		f.spool = nil
+	if f.spool == nil || !f.io.TryAcquire(ioReaders) {
+		return
 	}
+	f.spool.close()
+	f.spool = nil
+	f.io.Release(ioReaders)
 }
 
 // cancelUpload ends an upload under way, whose result nobody needs any more.
@@ -408,17 +412,20 @@ func (s *filesystem) changeMeta(ctx context.Context, f *file, change func(*attri
 	return s.flush(ctx, f)
 }
 
-// noteDirty puts f into the set of files to store, unless its name is gone.
+// noteDirty puts f into the set of files to store, unless it was unlinked.
 func (s *filesystem) noteDirty(f *file) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.dead && f.lost == nil {
+	if f.unlinked {
 		f.dirtyData, f.dirtyMeta = false, false
 		return false
 	}
 	s.dirty[f] = struct{}{}
+	if _, _, ok := s.placeLocked(f); !ok && f.lost == nil {
+		f.lost = newLostError(f, store.ErrChanged)
+	}
 	return true
 }
 

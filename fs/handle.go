@@ -338,12 +338,8 @@ func (h *handle) Release(context.Context) syscall.Errno {
 	}
 	f.mu.Unlock()
 	if late {
-		s.background.Go(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), s.o.OpTimeout)
-			defer cancel()
-			// The outcome is logged, and tried again at unmount.
-			s.upload(ctx, f)
-		})
+		// A failure is logged, and tried again at unmount.
+		s.background.Go(func() { s.upload(s.storing, f) })
 	}
 	return 0
 }

@@ -68,6 +68,7 @@ func Mount(ctx context.Context, mountpoint string, o Options) (*Mounted, error) 
 		dirRename: semaphore.NewWeighted(1), parts: semaphore.NewWeighted(int64(o.UploadParallel)),
 		inos: map[uint64]node{}, open: map[*handle]struct{}{}, dirty: map[*file]struct{}{}, skipped: map[string]struct{}{},
 	}
+	s.storing, s.cancelStoring = context.WithCancel(context.Background())
 	s.root = s.newDir()
 	s.root.fs, s.root.ino = s, fuse.FUSE_ROOT_ID
 	s.inos[fuse.FUSE_ROOT_ID] = s.root
@@ -80,6 +81,7 @@ func Mount(ctx context.Context, mountpoint string, o Options) (*Mounted, error) 
 	server, err := gofs.Mount(abs, s.root, m.kernelOptions())
 	if err != nil {
 		ended()
+		s.cancelStoring()
 		return nil, fmt.Errorf("mount at %s: %w", abs, err)
 	}
 	m.server = server
@@ -141,7 +143,7 @@ func (m *Mounted) kernelOptions() *gofs.Options {
 		// have to be larger than the largest of them.
 		DisableSplice:    true,
 		DirectMount:      true,
-		DirectMountFlags: syscall.MS_NOSUID | syscall.MS_NODEV,
+		DirectMountFlags: syscall.MS_NOSUID | syscall.MS_NODEV | syscall.MS_NOATIME,
 		// Pages live and die with the ETag, see open.
 		ExplicitDataCacheControl: true,
 		Debug:                    o.Debug,
@@ -255,9 +257,10 @@ func (m *Mounted) finish() {
 	select {
 	case <-waited:
 	case <-ctx.Done():
-		s.cancelUploads()
+		s.cancelStoring()
 		<-waited
 	}
+	s.cancelStoring()
 	m.result = s.unsaved(errs)
 	s.closeHandles()
 }
@@ -274,19 +277,6 @@ func (s *filesystem) closeHandles() {
 		h.Release(context.Background())
 	}
 	s.n.handles.Store(0) // directories hold nothing
-}
-
-// cancelUploads ends every upload under way.
-func (s *filesystem) cancelUploads() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for f := range s.dirty {
-		f.mu.Lock()
-		if f.uploading != nil {
-			f.uploading()
-		}
-		f.mu.Unlock()
-	}
 }
 
 // drain tries once to store every dirty file, and returns what failed.
@@ -337,7 +327,7 @@ func (s *filesystem) unsaved(failed map[*file]error) error {
 		}
 		f.mu.Lock()
 		if f.spool != nil && f.dirtyData {
-			path := filepath.Join(s.o.SpoolDir, fmt.Sprintf("s3rdmafs-unsaved-%s-%d", url.PathEscape(name), f.ino))
+			path := filepath.Join(s.o.SpoolDir, fmt.Sprintf("s3rdmafs-unsaved-%s-%d", url.PathEscape(name), time.Now().UnixNano()))
 			if err := f.spool.save(path); err != nil {
 				errs = append(errs, fmt.Errorf("%s was not stored and is lost: %w; %w", name, cause, err))
 			} else {

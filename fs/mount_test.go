@@ -235,7 +235,7 @@ func TestTuning(t *testing.T) {
 		if f[4] != m.dir {
 			continue
 		}
-		for _, want := range []string{"nosuid", "nodev", "fuse.s3rdmafs", "s3rdmafs:s3://" + w.bucket, "default_permissions", "max_read=1048576"} {
+		for _, want := range []string{"nosuid", "nodev", "noatime", "fuse.s3rdmafs", "s3rdmafs:s3://" + w.bucket, "default_permissions", "max_read=1048576"} {
 			if !strings.Contains(line, want) {
 				t.Errorf("%q is not in %q", want, line)
 			}

@@ -36,7 +36,7 @@ func TestStandardLibrary(t *testing.T) {
 			for name := range exceptions {
 				skip += "|^" + regexp.QuoteMeta(name) + "$"
 			}
-			cmd := exec.Command(bin, "-test.short", "-test.skip", skip)
+			cmd := exec.Command(bin, "-test.short", "-test.timeout", "5m", "-test.skip", skip)
 			cmd.Dir = filepath.Join(build.Default.GOROOT, "src", pkg)
 			cmd.Env = append(os.Environ(), "TMPDIR="+m.dir)
 			if out, err := cmd.CombinedOutput(); err != nil {

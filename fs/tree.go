@@ -32,6 +32,9 @@ type filesystem struct {
 
 	// life ends when the kernel's connection does; nobody waits then.
 	life context.Context
+	// storing ends when an unmount has waited long enough for uploads.
+	storing       context.Context
+	cancelStoring context.CancelFunc
 
 	dirRename  *semaphore.Weighted
 	parts      *semaphore.Weighted // uploads of single parts

@@ -57,7 +57,7 @@ func (s *filesystem) flush(ctx context.Context, f *file) syscall.Errno {
 	c, done := s.unbounded(ctx)
 	defer done()
 	result := make(chan error, 1)
-	s.background.Go(func() { result <- s.upload(context.Background(), f) })
+	s.background.Go(func() { result <- s.upload(s.storing, f) })
 	select {
 	case err := <-result:
 		return errnoOf(err)
@@ -84,7 +84,13 @@ func (s *filesystem) upload(ctx context.Context, f *file) error {
 		return err
 	}
 	defer f.up.Release(1)
-	return s.uploadHeld(ctx, f)
+	err := s.uploadHeld(ctx, f)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.handles == 0 && !f.dirtyLocked() {
+		f.dropSpoolLocked()
+	}
+	return err
 }
 
 // uploadHeld is upload for who holds f.up.
@@ -94,11 +100,12 @@ func (s *filesystem) uploadHeld(ctx context.Context, f *file) error {
 		return err
 	}
 	defer f.io.Release(1)
-	ctx, cancel := context.WithCancel(ctx)
+	parts, cancel := context.WithCancel(ctx)
 	defer cancel()
 
 	s.mu.Lock()
 	bucket, key, named := s.placeLocked(f)
+	unlinked := f.unlinked
 	s.mu.Unlock()
 	f.mu.Lock()
 	switch {
@@ -108,10 +115,14 @@ func (s *filesystem) uploadHeld(ctx context.Context, f *file) error {
 	case !f.dirtyLocked():
 		f.mu.Unlock()
 		return nil
-	case !named:
+	case unlinked:
 		f.dirtyData, f.dirtyMeta = false, false
 		f.mu.Unlock()
 		return nil
+	case !named:
+		f.lost = newLostError(f, store.ErrChanged)
+		f.mu.Unlock()
+		return f.lost
 	}
 	// Writing the metadata anew is no change of the content, but S3 would
 	// give the object a new time.
@@ -132,7 +143,7 @@ func (s *filesystem) uploadHeld(ctx context.Context, f *file) error {
 	f.mu.Unlock()
 
 	begun := time.Now()
-	info, err := s.put(ctx, snap)
+	info, err := s.put(ctx, parts, snap)
 	s.n.uploads.Add(1)
 
 	s.mu.Lock()
@@ -146,13 +157,9 @@ func (s *filesystem) uploadHeld(ctx context.Context, f *file) error {
 			err = s.lostLocked(f, err)
 		}
 	}
-	dead, handles := f.dead, f.handles
-	if handles == 0 && !f.dirtyLocked() {
-		f.dropSpoolLocked()
-	}
 	f.mu.Unlock()
 	s.mu.Unlock()
-	if err != nil && !(dead && errors.Is(err, context.Canceled)) {
+	if err != nil && !errors.Is(err, context.Canceled) {
 		s.log.Error("file not stored", "bucket", bucket, "key", key, "bytes", snap.size, "err", err)
 	}
 	s.cache.Invalidate(bucket, key)
@@ -187,11 +194,7 @@ func (s *filesystem) storedLocked(f *file, snap snapshot, info store.Info, begun
 // name goes to the winner; the data stay for the file's handles and are told of
 // at unmount.
 func (s *filesystem) lostLocked(f *file, cause error) error {
-	kind := error(syscall.ESTALE)
-	if f.exclusive {
-		kind = syscall.EEXIST
-	}
-	f.lost = fmt.Errorf("another writer was first: %w", &lostError{kind: kind, cause: cause})
+	f.lost = newLostError(f, cause)
 	s.detachLocked(f)
 	f.parent.changedLocked(f.name, true)
 	return f.lost
@@ -203,9 +206,21 @@ type lostError struct{ kind, cause error }
 func (e *lostError) Error() string { return e.cause.Error() }
 func (e *lostError) Unwrap() error { return e.kind }
 
-// put stores a snapshot.
-func (s *filesystem) put(ctx context.Context, p snapshot) (store.Info, error) {
-	info, err := s.putCond(ctx, p)
+// newLostError is ESTALE, or EEXIST for a file made with O_EXCL. Caller holds
+// f.mu.
+func newLostError(f *file, cause error) error {
+	e := &lostError{kind: syscall.ESTALE, cause: cause}
+	if f.exclusive {
+		e.kind = syscall.EEXIST
+	}
+	return fmt.Errorf("another writer was first: %w", e)
+}
+
+// put stores a snapshot. The end of parts stops it only where nothing can show
+// in the bucket yet: an object that a cancelled request makes after all would
+// outlive its unlink.
+func (s *filesystem) put(ctx, parts context.Context, p snapshot) (store.Info, error) {
+	info, err := s.putCond(ctx, parts, p)
 	if err == nil || p.cond.IsZero() || !errors.Is(err, store.ErrUnsupported) {
 		return info, err
 	}
@@ -227,10 +242,10 @@ func (s *filesystem) put(ctx context.Context, p snapshot) (store.Info, error) {
 		return store.Info{}, store.ErrPrecondition
 	}
 	p.cond = store.Cond{}
-	return s.putCond(ctx, p)
+	return s.putCond(ctx, parts, p)
 }
 
-func (s *filesystem) putCond(ctx context.Context, p snapshot) (store.Info, error) {
+func (s *filesystem) putCond(ctx, parts context.Context, p snapshot) (store.Info, error) {
 	switch {
 	case !p.data:
 		return s.store.Copy(ctx, store.CopyRequest{
@@ -246,11 +261,11 @@ func (s *filesystem) putCond(ctx context.Context, p snapshot) (store.Info, error
 		})
 		return info, err
 	}
-	return s.putParts(ctx, p)
+	return s.putParts(ctx, parts, p)
 }
 
 // putParts stores a large file as a multipart upload.
-func (s *filesystem) putParts(ctx context.Context, p snapshot) (_ store.Info, err error) {
+func (s *filesystem) putParts(ctx, parts context.Context, p snapshot) (_ store.Info, err error) {
 	u, err := s.store.Begin(ctx, p.bucket, p.key, p.meta, p.info.ContentType)
 	if err != nil {
 		return store.Info{}, err
@@ -268,7 +283,7 @@ func (s *filesystem) putParts(ctx context.Context, p snapshot) (_ store.Info, er
 	if most := int64(s.cache.MaxStaging()); size > most && (p.size+most-1)/most <= store.MaxParts && most >= store.MinPartSize {
 		size = most
 	}
-	g, gctx := errgroup.WithContext(ctx)
+	g, gctx := errgroup.WithContext(parts)
 	g.SetLimit(fileParallel)
 	for n, off := 1, int64(0); off < p.size && gctx.Err() == nil; n, off = n+1, off+size {
 		g.Go(func() error {
@@ -281,7 +296,7 @@ func (s *filesystem) putParts(ctx context.Context, p snapshot) (_ store.Info, er
 			})
 		})
 	}
-	if err := g.Wait(); err != nil {
+	if err := errors.Join(g.Wait(), parts.Err()); err != nil {
 		return store.Info{}, err
 	}
 	return u.Complete(ctx, p.cond)
