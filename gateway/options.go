@@ -42,6 +42,12 @@ type RDMA struct {
 	Staging   int64     // bytes of registered staging memory; 1 GiB when zero
 	Sessions  int       // 1024 when zero
 	PerClient int       // sessions of one principal; 64 when zero
+
+	TrafficClass, SL uint8 // of the packets
+
+	// RenewGID returns index and GID of the own end after the port's GID table
+	// changed. It is called by one goroutine. Nil: the GID that is at GIDIndex.
+	RenewGID func() (index int, gid verbs.GID, err error) `json:"-"`
 }
 
 // Options describe a gateway. The zero value of each field means the default

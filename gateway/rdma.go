@@ -1,10 +1,12 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 
 	"s3rdmafs/rc"
 	"s3rdmafs/verbs"
@@ -13,6 +15,8 @@ import (
 const (
 	defaultPort   = 1
 	defaultMaxQPs = 1024
+	// maxTransfer is the largest transfer of a session, in bytes.
+	maxTransfer = 64 << 20
 )
 
 // rdmaSide is what the gateway has on its device.
@@ -20,6 +24,7 @@ type rdmaSide struct {
 	pd     verbs.PD
 	pool   *verbs.Pool
 	server *rc.Server
+	watch  *verbs.Watch
 }
 
 // openRDMA makes the rc server on o.Device for the objects of g. On error
@@ -62,6 +67,20 @@ func openRDMA(o RDMA, objs rc.Objects, log *slog.Logger) (_ *rdmaSide, err error
 	if err != nil {
 		return nil, fmt.Errorf("device %s: queue pairs: %w", o.Device.Name(), err)
 	}
+	limits := r.pool.Limits()
+	most := int64(port.MaxMsgSz) // 0: unknown
+	if most == 0 || most > maxTransfer {
+		most = maxTransfer
+	}
+	// The device serves others, too.
+	regions := max(1, o.Device.Attr().MaxMR/2)
+	cut := r.pool.Cut()
+	if most < maxTransfer {
+		cut = append(cut, fmt.Sprintf("transfers from %d bytes to %d", int64(maxTransfer), most))
+	}
+	log.Info("RDMA limits", "device", o.Device.Name(), "port", o.Port,
+		"queue_pairs", limits.MaxQPs, "completion_queues", limits.CQs, "cq_depth", limits.CQDepth,
+		"transfer_bytes", most, "memory_regions", regions, "cut", cmp.Or(strings.Join(cut, ", "), "nothing"))
 	r.server, err = rc.NewServer(rc.ServerOptions{
 		Pool:                 r.pool,
 		PD:                   r.pd,
@@ -70,6 +89,10 @@ func openRDMA(o RDMA, objs rc.Objects, log *slog.Logger) (_ *rdmaSide, err error
 		GID:                  o.GID,
 		LID:                  port.LID,
 		MTU:                  o.MTU,
+		TrafficClass:         o.TrafficClass,
+		SL:                   o.SL,
+		MaxTransfer:          most,
+		StagingMRs:           regions,
 		Objects:              objs,
 		Sessions:             o.Sessions,
 		SessionsPerPrincipal: o.PerClient,
@@ -79,7 +102,27 @@ func openRDMA(o RDMA, objs rc.Objects, log *slog.Logger) (_ *rdmaSide, err error
 	if err != nil {
 		return nil, err
 	}
+	r.watch = verbs.NewWatch(o.Device, verbs.WatchOptions{
+		Port: o.Port, Pool: r.pool,
+		Down: r.server.Suspend, Up: r.server.Resume,
+		GIDChange: func() error {
+			index, gid, err := o.renewGID()
+			if err == nil {
+				r.server.SetGID(index, gid)
+			}
+			return err
+		},
+		Logger: log,
+	})
 	return r, nil
+}
+
+func (o RDMA) renewGID() (int, verbs.GID, error) {
+	if o.RenewGID != nil {
+		return o.RenewGID()
+	}
+	gid, err := gidAt(o.Device, o.Port, o.GIDIndex)
+	return o.GIDIndex, gid, err
 }
 
 func gidAt(dev verbs.Device, port uint8, index int) (verbs.GID, error) {
@@ -98,6 +141,7 @@ func gidAt(dev verbs.Device, port uint8, index int) (verbs.GID, error) {
 // close ends the sessions. Where one cannot be ended safely, everything its
 // memory hangs on stays open.
 func (r *rdmaSide) close(ctx context.Context) error {
+	r.watch.Close()
 	if err := r.server.Close(ctx); err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"s3rdmafs/fs"
+	"s3rdmafs/internal/pathflags"
 	"s3rdmafs/internal/stack"
 	"s3rdmafs/internal/version"
 	"s3rdmafs/store"
@@ -26,9 +27,10 @@ type mountCmd struct {
 	Region   string `placeholder:"NAME" help:"The region. Default: AWS_REGION, the profile's, else us-east-1."`
 	Profile  string `placeholder:"NAME" help:"The profile of the shared credentials file."`
 
-	RDMA      string `name:"rdma" enum:"auto,require,off" default:"auto" help:"auto: by RDMA where the server speaks it, else HTTP. require: an eligible transfer that RDMA cannot do is an error. off: HTTP."`
-	Device    string `default:"auto" placeholder:"NAME" help:"auto (by the route to the endpoint), shm (the software device, one host), or a device's name."`
-	CacheSize size   `placeholder:"SIZE" help:"Budget for all pinned memory: page cache and write staging. Default: 2GiB."`
+	RDMA   string `name:"rdma" enum:"auto,require,off" default:"auto" help:"auto: by RDMA where the server speaks it, else HTTP. require: an eligible transfer that RDMA cannot do is an error. off: HTTP."`
+	Device string `default:"auto" placeholder:"NAME" help:"auto (by the route to the endpoint), shm (the software device, one host), or names NAME[:PORT],… of devices to use in turn."`
+	pathflags.Flags
+	CacheSize size `placeholder:"SIZE" help:"Budget for all pinned memory: page cache and write staging. Default: 2GiB."`
 
 	OpTimeout time.Duration `default:"2m" placeholder:"TIME" help:"How long one operation may wait for the server before it fails."`
 
@@ -150,6 +152,7 @@ func (c *mountCmd) mount(ctx context.Context, log *slog.Logger) (*stack.Stack, *
 		Store:     store.Options{Endpoint: c.Endpoint, Region: c.Region, Profile: c.Profile},
 		RDMA:      mode,
 		Device:    c.Device,
+		Path:      c.Flags.Options(),
 		CacheSize: int64(c.CacheSize),
 		Logger:    log,
 	})

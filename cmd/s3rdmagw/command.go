@@ -9,6 +9,7 @@ import (
 	"github.com/dustin/go-humanize"
 
 	"s3rdmafs/gateway"
+	"s3rdmafs/internal/pathflags"
 )
 
 // command is the command line.
@@ -23,8 +24,9 @@ type command struct {
 	Cert        string   `help:"Certificate to serve HTTPS with (PEM)." placeholder:"FILE"`
 	Key         string   `help:"Key of the certificate (PEM)." placeholder:"FILE"`
 
-	Device      string   `help:"RDMA device: auto, shm (the software device), none, or a name." default:"auto" placeholder:"NAME"`
-	StagingSize byteSize `help:"Limit of registered staging memory." default:"1GiB" placeholder:"SIZE"`
+	Device string `help:"RDMA device: auto, shm (the software device), none, or a name." default:"auto" placeholder:"NAME"`
+	pathflags.Flags
+	StagingSize byteSize `help:"Limit of registered staging memory. Default: 1GiB, or less if the process may not lock as much." placeholder:"SIZE"`
 
 	Backend          string `help:"What holds the objects: posix (DIR) or s3 (the backend endpoint)." enum:"posix,s3" default:"posix"`
 	BackendEndpoint  string `help:"S3 service behind the gateway." placeholder:"URL"`

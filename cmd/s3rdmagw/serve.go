@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -91,26 +92,59 @@ func (c *command) openDevice(log *slog.Logger) (verbs.Device, *gateway.RDMA, err
 	if err != nil {
 		return nil, nil, fmt.Errorf("address to listen on: %w", err)
 	}
-	dev, choice, err := provider.Open(c.Device, host, log)
+	dev, choice, err := provider.OpenWith(c.Device, host, c.Flags.Options(), log)
 	if c.Device == provider.Auto && errors.Is(err, verbs.ErrNoDevice) {
-		dev, choice, err = provider.Open(provider.Software, host, log)
+		dev, choice, err = provider.OpenWith(provider.Software, host, c.Flags.Options(), log)
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("RDMA device: %w", err)
 	}
-	if limit, unlimited := provider.MemlockLimit(); dev.Name() != provider.Software && !unlimited && uint64(c.StagingSize) > limit {
-		dev.Close()
-		return nil, nil, fmt.Errorf("the limit for locked memory is %s, less than the staging memory of %s: raise it (ulimit -l) or lower --staging-size",
-			humanize.IBytes(limit), humanize.IBytes(uint64(c.StagingSize)))
+	staging, err := c.staging(log)
+	if err != nil {
+		return nil, nil, errors.Join(err, dev.Close())
 	}
+	current := choice
 	return dev, &gateway.RDMA{
-		Device:   dev,
-		Port:     choice.Port,
-		GIDIndex: choice.GIDIndex,
-		GID:      choice.GID,
-		MTU:      choice.MTU,
-		Staging:  int64(c.StagingSize),
+		Device:       dev,
+		Port:         choice.Port,
+		GIDIndex:     choice.GIDIndex,
+		GID:          choice.GID,
+		MTU:          choice.MTU,
+		TrafficClass: choice.TrafficClass,
+		SL:           choice.SL,
+		Staging:      staging,
+		RenewGID: func() (int, verbs.GID, error) {
+			renewed, err := current.Renew(dev)
+			if err != nil {
+				return 0, verbs.GID{}, err
+			}
+			current = renewed
+			return current.GIDIndex, current.GID, nil
+		},
 	}, nil
+}
+
+// Staging memory in bytes when nobody asked for a size, and the least that is worth it.
+const (
+	defaultStaging = 1 << 30
+	leastStaging   = 1 << 20
+)
+
+// staging is the size of the staging memory. A size asked for that registration
+// could not pin is an error.
+func (c *command) staging(log *slog.Logger) (int64, error) {
+	size := uint64(cmp.Or(int64(c.StagingSize), defaultStaging))
+	limit, unlimited := provider.MemlockLimit()
+	if unlimited || size <= limit {
+		return int64(size), nil
+	}
+	if c.StagingSize == 0 && limit >= leastStaging {
+		log.Warn("less staging memory than the default: raise the limit for locked memory (ulimit -l, LimitMEMLOCK=)",
+			"default", humanize.IBytes(size), "limit", humanize.IBytes(limit))
+		return int64(limit), nil
+	}
+	return 0, fmt.Errorf("%w: staging memory of %s cannot be pinned, this process may lock %s: raise it (ulimit -l, LimitMEMLOCK=), lower --staging-size, or use --device none",
+		verbs.ErrMemlock, humanize.IBytes(size), humanize.IBytes(limit))
 }
 
 func deviceName(dev verbs.Device) string {

@@ -34,13 +34,14 @@ var allowed = map[string][]string{
 	"internal/arch":       {},
 	"internal/version":    {},
 	"internal/faultproxy": {},
+	"internal/pathflags":  {"verbs", "verbs/provider"},
 	"internal/stack":      {"cache", "store", "rc", "token", "verbs", "verbs/provider"},
 	"internal/testdevice": {"verbs", "verbs/shm", "verbs/provider"},
 	"internal/doctor":     {"internal/stack", "internal/version", "cache", "store", "token", "verbs", "verbs/provider"},
 	"internal/bench":      {"internal/stack", "internal/version", "cache", "store", "verbs"},
 	"internal/testenv":    {"..."},
-	"cmd/s3rdmafs":        {"fs", "cache", "store", "rc", "verbs", "verbs/provider", "internal/stack", "internal/version", "internal/doctor", "internal/bench"},
-	"cmd/s3rdmagw":        {"gateway", "rc", "verbs", "verbs/provider", "verbs/shm", "internal/version"},
+	"cmd/s3rdmafs":        {"fs", "cache", "store", "rc", "verbs", "verbs/provider", "internal/stack", "internal/version", "internal/pathflags", "internal/doctor", "internal/bench"},
+	"cmd/s3rdmagw":        {"gateway", "rc", "verbs", "verbs/provider", "verbs/shm", "internal/version", "internal/pathflags"},
 }
 
 type pkg struct {
