@@ -20,7 +20,7 @@ func TestAttributesPersist(t *testing.T) {
 	if meta := w.meta("plain"); len(meta) != 0 {
 		t.Errorf("metadata of a plain file: %v", meta)
 	}
-	at := time.Unix(1600000000, 250e6)
+	at, read := time.Unix(1600000000, 250e6), time.Unix(1500000000, 0)
 
 	// Before the close: carried by the upload.
 	f, err := os.OpenFile(m.path("early"), os.O_WRONLY|os.O_CREATE, 0o755)
@@ -30,7 +30,7 @@ func TestAttributesPersist(t *testing.T) {
 	if _, err := f.WriteString("data"); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chtimes(m.path("early"), at, at); err != nil {
+	if err := os.Chtimes(m.path("early"), read, at); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.Chown(7, 8); err != nil {
@@ -46,7 +46,7 @@ func TestAttributesPersist(t *testing.T) {
 	// After the close.
 	write(t, m.path("late"), "data")
 	for _, err := range []error{
-		os.Chmod(m.path("late"), 0o755), os.Chown(m.path("late"), 7, 8), os.Chtimes(m.path("late"), at, at),
+		os.Chmod(m.path("late"), 0o755), os.Chown(m.path("late"), 7, 8), os.Chtimes(m.path("late"), read, at),
 		os.Mkdir(m.path("dir"), 0o700), os.Chtimes(m.path("dir"), at, at),
 	} {
 		if err != nil {
@@ -67,7 +67,8 @@ func TestAttributesPersist(t *testing.T) {
 		}
 		for _, name := range []string{"early", "late"} {
 			st := stat(t, m.path(name))
-			if st.Mode != syscall.S_IFREG|0o755 || st.Uid != 7 || st.Gid != 8 || st.Mtim.Sec != at.Unix() || st.Mtim.Nsec != 250e6 {
+			if st.Mode != syscall.S_IFREG|0o755 || st.Uid != 7 || st.Gid != 8 || st.Mtim.Sec != at.Unix() || st.Mtim.Nsec != 250e6 ||
+				st.Atim.Sec != read.Unix() {
 				t.Errorf("%s is %+v", name, st)
 			}
 		}

@@ -914,5 +914,8 @@ func (a *attributes) set(in *fuse.SetAttrIn) bool {
 	if t, ok := in.GetMTime(); ok {
 		a.mtime, a.mtimeSet, changed = t, true, true
 	}
+	if t, ok := in.GetATime(); ok {
+		a.atime, changed = t, true
+	}
 	return changed
 }

@@ -462,4 +462,5 @@ func (f *file) wroteLocked() {
 	f.dirtyData = true
 	now := time.Now()
 	f.attributes.mtime, f.attributes.ctime, f.attributes.mtimeSet = now, now, false
+	f.attributes.atime = time.Time{}
 }

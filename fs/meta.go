@@ -22,6 +22,7 @@ const (
 	metaUID   = "uid"
 	metaGID   = "gid"
 	metaMTime = "mtime"
+	metaATime = "atime"
 	metaXattr = "xattr"
 )
 
@@ -35,6 +36,7 @@ type attributes struct {
 	uid, gid uint32
 	mtime    time.Time
 	mtimeSet bool      // it stands in the metadata, or belongs there
+	atime    time.Time // as set by utimens; zero: mtime
 	ctime    time.Time // when the object was written
 }
 
@@ -42,11 +44,14 @@ type attributes struct {
 func (a attributes) apply(out *fuse.Attr) {
 	out.Mode = out.Mode&syscall.S_IFMT | a.perm
 	out.Uid, out.Gid = a.uid, a.gid
-	ctime := a.ctime
+	ctime, atime := a.ctime, a.atime
 	if ctime.IsZero() {
 		ctime = a.mtime
 	}
-	out.SetTimes(&a.mtime, &a.mtime, &ctime)
+	if atime.IsZero() {
+		atime = a.mtime
+	}
+	out.SetTimes(&atime, &a.mtime, &ctime)
 }
 
 // attributesOf reads meta over the defaults of the mount.
@@ -67,6 +72,9 @@ func (s *filesystem) attributesOf(meta map[string]string, modTime time.Time, isD
 	}
 	if t, ok := parseMTime(meta[metaMTime]); ok {
 		a.mtime, a.mtimeSet = t, true
+	}
+	if t, ok := parseMTime(meta[metaATime]); ok {
+		a.atime = t
 	}
 	return a
 }
@@ -91,6 +99,10 @@ func (s *filesystem) metaOf(raw map[string]string, a attributes, typ uint32) map
 	delete(m, metaMTime)
 	if a.mtimeSet {
 		m[metaMTime] = formatMTime(a.mtime)
+	}
+	delete(m, metaATime)
+	if !a.atime.IsZero() {
+		m[metaATime] = formatMTime(a.atime)
 	}
 	return m
 }

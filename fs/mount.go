@@ -62,12 +62,12 @@ func Mount(ctx context.Context, mountpoint string, o Options) (*Mounted, error) 
 		return nil, err
 	}
 
-	life, ended := context.WithCancel(context.Background())
 	s := &filesystem{
-		o: o, log: o.Logger, store: o.Store, cache: o.Cache, begun: time.Now(), life: life,
+		o: o, log: o.Logger, store: o.Store, cache: o.Cache, begun: time.Now(),
 		dirRename: semaphore.NewWeighted(1), parts: semaphore.NewWeighted(int64(o.UploadParallel)),
 		inos: map[uint64]node{}, open: map[*handle]struct{}{}, dirty: map[*file]struct{}{}, skipped: map[string]struct{}{},
 	}
+	s.life, s.end = context.WithCancel(context.Background())
 	s.storing, s.cancelStoring = context.WithCancel(context.Background())
 	s.root = s.newDir()
 	s.root.fs, s.root.ino = s, fuse.FUSE_ROOT_ID
@@ -80,7 +80,7 @@ func Mount(ctx context.Context, mountpoint string, o Options) (*Mounted, error) 
 
 	server, err := gofs.Mount(abs, s.root, m.kernelOptions())
 	if err != nil {
-		ended()
+		s.end()
 		s.cancelStoring()
 		return nil, fmt.Errorf("mount at %s: %w", abs, err)
 	}
@@ -88,7 +88,7 @@ func Mount(ctx context.Context, mountpoint string, o Options) (*Mounted, error) 
 	tune(abs, o.Logger)
 	go func() {
 		server.Wait()
-		ended()
+		s.end()
 		close(m.gone)
 		m.finish()
 		close(m.finished)
@@ -221,6 +221,7 @@ func (m *Mounted) setDrain(ctx context.Context) {
 func (m *Mounted) detach() error {
 	err := unmount(m.dir)
 	if err == nil {
+		m.fs.end()
 		<-m.gone
 		return nil
 	}
@@ -232,6 +233,7 @@ func (m *Mounted) detach() error {
 	if err := unmountForced(m.dir, conn); err != nil {
 		return fmt.Errorf("unmount %s: %w", m.dir, err)
 	}
+	m.fs.end()
 	<-m.gone
 	return nil
 }

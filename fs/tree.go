@@ -32,6 +32,7 @@ type filesystem struct {
 
 	// life ends when the kernel's connection does; nobody waits then.
 	life context.Context
+	end  context.CancelFunc
 	// storing ends when an unmount has waited long enough for uploads.
 	storing       context.Context
 	cancelStoring context.CancelFunc
