@@ -5,7 +5,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -X s3rdmafs/internal/version.Version=$(VERSION)
 PKGS    := ./...
 
-.PHONY: all build test test-long demo check bench deps-run deps-test clean
+.PHONY: all build test test-long test-rdma demo check bench deps-run deps-test clean
 
 all: build
 
@@ -31,6 +31,12 @@ test: deps-test
 # Longer runs of what `test` has in short form.
 test-long: deps-test
 	S3RDMAFS_LONG=1 $(GO) test -race -timeout 4h $(PKGS)
+
+# On real verbs: Soft-RoCE in a virtual machine made of Debian packages, or with
+# DEVICE=NAME a device of this host. QUICK=1 is a reduced form. See doc/TESTING.md.
+test-rdma: deps-test
+	@scripts/deps xz-utils
+	@DEVICE='$(DEVICE)' QUICK='$(QUICK)' scripts/test-rdma
 
 check: deps-test
 	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "gofmt needed: $$unformatted"; exit 1; fi
