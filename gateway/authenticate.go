@@ -17,8 +17,8 @@ import (
 )
 
 // caller is who signed the RC request that is being answered. Its fiber
-// context is only good until that request's handler returns, so a caller must
-// not outlive it; rc keeps principals' IDs, never their values.
+// context is only good until that request's handler returns: nothing may look
+// into a caller later. For each request rc hands on the caller of that request.
 type caller struct {
 	ctx     fiber.Ctx
 	account auth.Account

@@ -129,7 +129,7 @@ func (g *Gateway) open() error {
 
 func (g *Gateway) openBackend() error {
 	if g.opts.Backend == BackendS3 {
-		be, err := openUpstream(g.base, g.opts.Upstream)
+		be, err := openUpstream(g.base, g.opts.Upstream, defaultUpstreamTimes)
 		g.be = be
 		return err
 	}

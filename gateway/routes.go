@@ -34,7 +34,8 @@ func (g *Gateway) routes() []s3api.Option {
 
 // rcHandler hands a request to the rc server. The request's own context ends
 // as soon as the gateway begins to shut down, when transfers under way may
-// still finish, so the gateway's is used.
+// still finish, and does not end when the client is gone. So one is made of the
+// gateway's.
 func (g *Gateway) rcHandler(handle func(*rc.Server, context.Context, rc.Request) rc.Response) fiber.Handler {
 	return func(ctx fiber.Ctx) error {
 		if n := ctx.Request().Header.ContentLength(); n > 0 || n == chunked || len(ctx.Request().URI().QueryString()) > 0 {
@@ -45,7 +46,9 @@ func (g *Gateway) rcHandler(handle func(*rc.Server, context.Context, rc.Request)
 			h.Add(string(k), string(v))
 		}
 		requestID, _ := utils.EnsureRequestIDs(ctx)
-		resp := handle(g.rdma.server, g.base, rc.Request{
+		until, stop := untilHangup(g.base, ctx.RequestCtx().Conn())
+		defer stop()
+		resp := handle(g.rdma.server, ownContext(until), rc.Request{
 			Header:       h,
 			Authenticate: func() (rc.Principal, error) { return g.authenticate(ctx, h) },
 			RequestID:    requestID,
