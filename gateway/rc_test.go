@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/md5"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"encoding/xml"
@@ -29,6 +30,7 @@ import (
 	"s3rdmafs/internal/testenv"
 	"s3rdmafs/rc"
 	"s3rdmafs/token"
+	"s3rdmafs/verbs"
 )
 
 func rootClient(r *testenv.RDMA, e *testenv.Env) *rc.Client {
@@ -571,7 +573,8 @@ func TestOlderHandshakes(t *testing.T) {
 }
 
 // A gateway that ends in the middle of transfers, in order or by SIGKILL, fails
-// them and nothing else: no transfer hangs, and a new gateway serves again.
+// them and nothing else: no transfer hangs, what succeeded is true, a PUT that is
+// said not to be stored is not, and a new gateway serves again.
 func TestGatewayEndsDuringTransfers(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*testenv.Env){"stop": (*testenv.Env).Stop, "kill": (*testenv.Env).Kill} {
@@ -583,26 +586,32 @@ func TestGatewayEndsDuringTransfers(t *testing.T) {
 			b := e.NewBucket("")
 			whole := data(4 << 20)
 			e.Put(b, "key", whole)
-			var clients sync.WaitGroup
-			var first sync.WaitGroup // of each client's transfers
-			for i := range 4 {
-				seg := r.Segment(len(whole), whole)
+			var clients, first sync.WaitGroup // first of each client's transfers
+			writers := []*writer{{key: "1", seg: r.Segment(len(whole), whole)}, {key: "2", seg: r.Segment(len(whole), whole)}}
+			run := func(transfer func() error) {
 				first.Add(1)
 				done := sync.OnceFunc(first.Done)
 				clients.Go(func() {
 					defer done()
-					for {
-						var err error
-						if i%2 == 0 {
-							_, err = c.Get(t.Context(), rc.GetRequest{Bucket: b, Key: "key", Dst: seg})
-						} else {
-							_, err = c.Put(t.Context(), rc.PutRequest{Bucket: b, Key: fmt.Sprint(i), Src: seg})
-						}
-						if err != nil {
-							return
-						}
+					for transfer() == nil {
 						done()
 					}
+				})
+			}
+			for _, w := range writers {
+				run(func() error { return w.put(t, c, b) })
+				dst := r.Segment(len(whole), nil)
+				run(func() error {
+					clear(dst.Buf)
+					res, err := c.Get(t.Context(), rc.GetRequest{Bucket: b, Key: "key", Dst: dst})
+					var re *rc.Error
+					switch {
+					case err == nil && (res.N != int64(len(whole)) || res.ETag != md5hex(whole) || !bytes.Equal(dst.Buf, whole)):
+						t.Errorf("a GET of %d bytes with ETag %s succeeded with other bytes", res.N, res.ETag)
+					case err != nil && (!errors.As(err, &re) || re.Action == rc.ActionUnknown):
+						t.Errorf("a GET failed with %v", err)
+					}
+					return err
 				})
 			}
 			first.Wait()
@@ -610,13 +619,50 @@ func TestGatewayEndsDuringTransfers(t *testing.T) {
 			clients.Wait()
 			e.Restart()
 			checkGet(t, r, rootClient(r, e), b, "key", whole, 0, len(whole), md5hex(whole))
-			// What is there under the keys that were being written is whole.
-			for _, key := range []string{"1", "3"} {
-				if got := e.Get(b, key); !bytes.Equal(got, whole) {
-					t.Errorf("object %s has %d bytes", key, len(got))
-				}
+			for _, w := range writers {
+				w.check(t, e.Get(b, w.key))
 			}
 		})
+	}
+}
+
+// writer overwrites an object again and again, each time with other bytes.
+type writer struct {
+	key    string
+	seg    verbs.Segment
+	n      uint64 // of the last PUT; it is in the first bytes
+	stored uint64 // the last one that succeeded
+	err    error  // of the last PUT
+}
+
+func (w *writer) put(t *testing.T, c *rc.Client, bucket string) error {
+	w.n++
+	binary.BigEndian.PutUint64(w.seg.Buf, w.n)
+	res, err := c.Put(t.Context(), rc.PutRequest{Bucket: bucket, Key: w.key, Src: w.seg})
+	if w.err = err; err == nil {
+		w.stored = w.n
+		if res.ETag != md5hex(w.seg.Buf) {
+			t.Errorf("PUT %d has ETag %s", w.n, res.ETag)
+		}
+	}
+	return err
+}
+
+// check compares what is stored with what the PUTs said.
+func (w *writer) check(t *testing.T, got []byte) {
+	t.Helper()
+	var re *rc.Error
+	if !errors.As(w.err, &re) {
+		t.Errorf("object %s: the last PUT ended with %v", w.key, w.err)
+		return
+	}
+	if len(got) != len(w.seg.Buf) || !bytes.Equal(got[8:], w.seg.Buf[8:]) {
+		t.Errorf("object %s is not whole: %d bytes", w.key, len(got))
+		return
+	}
+	n := binary.BigEndian.Uint64(got)
+	if n != w.stored && (n != w.n || re.Action != rc.ActionUnknown) {
+		t.Errorf("object %s is of PUT %d; %d succeeded last, %d failed with action %v: %v", w.key, n, w.stored, w.n, re.Action, w.err)
 	}
 }
 
