@@ -2,7 +2,9 @@ package rctest
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -124,6 +126,13 @@ func (p *Peer) Get(name string) (Object, bool) {
 	defer p.mu.Unlock()
 	o, ok := p.objects[name]
 	return o, ok
+}
+
+// Names lists the objects.
+func (p *Peer) Names() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Sorted(maps.Keys(p.objects))
 }
 
 // Stored counts the PUTs that were stored.
