@@ -134,7 +134,7 @@ func TestServeDirectory(t *testing.T) {
 			t.Errorf("second bucket: %v, %v", ok, err)
 		}
 		stop(t, cmd, sig, log)
-		if s := log.String(); !strings.Contains(s, "device=shm") || strings.Contains(s, secretKey) {
+		if s := log.String(); !strings.Contains(s, "device=shm") || !strings.Contains(s, `msg="RDMA limits"`) || !strings.Contains(s, "cut=nothing") || strings.Contains(s, secretKey) {
 			t.Errorf("log: %s", s)
 		}
 	}
@@ -237,6 +237,9 @@ func TestBadInput(t *testing.T) {
 		{"no credentials", []string{"--dir", dir}, []string{"X=1"}, "AWS_ACCESS_KEY_ID"},
 		{"no secret", []string{"--dir", dir}, []string{"AWS_ACCESS_KEY_ID=a"}, "AWS_SECRET_ACCESS_KEY"},
 		{"unknown device", []string{"--dir", dir, "--device", "nosuch0"}, nil, "nosuch0"},
+		{"no such GID", []string{"--dir", dir, "--device", "shm", "--gid-index", "9"}, nil, "no GID with index 9"},
+		{"no such port", []string{"--dir", dir, "--rdma-port", "2"}, nil, "no port 2"},
+		{"path MTU that is none", []string{"--dir", dir, "--path-mtu", "1500"}, nil, "not a path MTU"},
 		{"certificate without key", []string{"--dir", dir, "--cert", cert}, nil, "needed together"},
 		{"certificate is none", []string{"--dir", dir, "--cert", file, "--key", key}, nil, "certificate " + file},
 		{"missing certificate", []string{"--dir", dir, "--cert", file + ".pem", "--key", key}, nil, "no such file"},
