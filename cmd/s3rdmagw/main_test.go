@@ -56,7 +56,14 @@ func program(t *testing.T, args ...string) *exec.Cmd {
 // start runs s3rdmagw until the end of the test and returns its URL.
 func start(t *testing.T, args ...string) (endpoint string, cmd *exec.Cmd, log *bytes.Buffer) {
 	t.Helper()
+	return startWith(t, func(*exec.Cmd) {}, args...)
+}
+
+// startWith is start with the command changed by edit.
+func startWith(t *testing.T, edit func(*exec.Cmd), args ...string) (endpoint string, cmd *exec.Cmd, log *bytes.Buffer) {
+	t.Helper()
 	cmd = program(t, append([]string{"--listen", "127.0.0.1:0"}, args...)...)
+	edit(cmd)
 	log = new(bytes.Buffer)
 	cmd.Stderr = log
 	stdout, err := cmd.StdoutPipe()

@@ -141,8 +141,11 @@ func (r *rail) chosen() provider.Choice {
 	return r.choice
 }
 
-// usable reports whether anything speaks against transfers of the rail.
-func (r *rail) usable() bool { return r.client.Stats().Usable }
+// usable reports whether the rail can take a transfer of an ordinary size.
+func (r *rail) usable() bool {
+	ok, _ := r.client.EligibleGet(0, 1<<20)
+	return ok
+}
 
 // forCache is the rail as the cache knows it.
 func (r *rail) forCache() cache.Rail {
