@@ -911,11 +911,17 @@ func (a *attributes) set(in *fuse.SetAttrIn) bool {
 	if _, truncates := in.GetSize(); truncates {
 		return changed
 	}
-	if t, ok := in.GetMTime(); ok {
-		a.mtime, a.mtimeSet, changed = t, true, true
+	if a.atime.IsZero() {
+		a.atime = a.mtime // as told so far, should only mtime be set
 	}
 	if t, ok := in.GetATime(); ok {
 		a.atime, changed = t, true
+	}
+	if t, ok := in.GetMTime(); ok {
+		a.mtime, a.mtimeSet, changed = t, true, true
+	}
+	if a.atime.Equal(a.mtime) {
+		a.atime = time.Time{}
 	}
 	return changed
 }
