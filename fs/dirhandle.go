@@ -50,9 +50,8 @@ type listing struct {
 	info  store.Info
 }
 
-// look is a question for the metadata of an entry, answered when done is closed.
+// look is what a look at the metadata of an entry found.
 type look struct {
-	done  chan struct{}
 	found found
 	err   error
 	begun time.Time
@@ -331,10 +330,6 @@ func (h *dirHandle) Lookup(ctx context.Context, name string, out *fuse.EntryOut)
 			return nil, syscall.ENOENT // was local, and is gone
 		}
 		e.look = &look{found: foundListed(listed{info: e.info, isDir: e.isDir}), begun: e.at}
-	} else if e.look.done != nil {
-		s.mu.Unlock()
-		<-e.look.done
-		s.mu.Lock()
 	}
 	// A name that changed here since it was listed, and one that could not be
 	// looked at, get no attributes; the kernel asks again.
@@ -375,7 +370,7 @@ func (h *dirHandle) ask(ctx context.Context, i int) {
 	for j := i; j < len(h.entries) && len(all) < lookAhead; j++ {
 		e := &h.entries[j]
 		if e.look == nil && h.unknownLocked(e) {
-			e.look = &look{done: make(chan struct{})}
+			e.look = new(look)
 			all = append(all, e)
 		}
 	}
@@ -383,7 +378,6 @@ func (h *dirHandle) ask(ctx context.Context, i int) {
 	var wg sync.WaitGroup
 	for _, e := range all {
 		wg.Go(func() {
-			defer close(e.look.done)
 			c, done := s.request(ctx)
 			defer done()
 			e.look.begun = time.Now()
@@ -395,7 +389,6 @@ func (h *dirHandle) ask(ctx context.Context, i int) {
 			e.look.found, e.look.err = s.lookListed(c, bucket, prefix+e.name, l)
 		})
 	}
-	// The entries asked for stay in place while the questions run.
 	wg.Wait()
 }
 

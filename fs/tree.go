@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -40,7 +41,10 @@ type filesystem struct {
 	dirRename  *semaphore.Weighted
 	parts      *semaphore.Weighted // uploads of single parts
 	background sync.WaitGroup      // uploads nobody waits for
-	noCond     onceFlag            // the server knows no conditional writes
+	noCond     atomic.Bool         // the server knows no conditional writes
+	// heapStaging lets one transfer at a time that is too large for the cache
+	// use ordinary memory.
+	heapStaging sync.Mutex
 
 	mu        sync.Mutex
 	inos      map[uint64]node // every node with its inode number

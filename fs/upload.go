@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -27,9 +25,6 @@ const (
 	// abortTimeout bounds the clean-up of a failed upload.
 	abortTimeout = 30 * time.Second
 )
-
-// onceFlag becomes true and stays so.
-type onceFlag struct{ atomic.Bool }
 
 // partSize is the size of all parts but the last of size bytes: at most
 // MaxParts of them, and no larger than what RDMA can store at once (0: no such
@@ -302,10 +297,6 @@ func (s *filesystem) putParts(ctx, parts context.Context, p snapshot) (_ store.I
 	return u.Complete(ctx, p.cond)
 }
 
-// heapStaging lets one transfer at a time that is too large for the cache use
-// ordinary memory.
-var heapStaging sync.Mutex
-
 // withStaging calls send with n bytes of the spool at off in memory that RDMA
 // can move.
 func (s *filesystem) withStaging(ctx context.Context, sp *spool, off, n int64, send func(verbs.Segment) error) error {
@@ -313,8 +304,8 @@ func (s *filesystem) withStaging(ctx context.Context, sp *spool, off, n int64, s
 		return send(verbs.Segment{})
 	}
 	if n > int64(s.cache.MaxStaging()) {
-		heapStaging.Lock()
-		defer heapStaging.Unlock()
+		s.heapStaging.Lock()
+		defer s.heapStaging.Unlock()
 		seg := verbs.Segment{Buf: make([]byte, n)}
 		if _, err := sp.f.ReadAt(seg.Buf, off); err != nil {
 			return fmt.Errorf("read spool: %w", err)
