@@ -53,6 +53,7 @@ func (r *rig) transfer(ctx context.Context, op rc.Op) error {
 }
 
 func TestF1PrepareRefused(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		status   int
 		code     string
@@ -126,6 +127,7 @@ func TestF2NoRTS(t *testing.T) {
 }
 
 func TestF3ReadyRefused(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		status   int
 		code     string
@@ -162,6 +164,7 @@ func TestF3ReadyRefused(t *testing.T) {
 // TestF4GetStalls: the server writes when the client has given up, or the write
 // is on its way then, at each point of the responder.
 func TestF4GetStalls(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		before bool
@@ -311,6 +314,7 @@ func TestF5WrongDestination(t *testing.T) {
 
 // TestF6PutWriteFails: nothing is stored, and the source is not read any more.
 func TestF6PutWriteFails(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		status verbs.WCStatus
@@ -358,6 +362,7 @@ func TestF6PutWriteFails(t *testing.T) {
 // TestF6SourceIsReused: the write of a PUT is on its way when the client gives
 // up and its memory gets other contents, which must not be stored.
 func TestF6SourceIsReused(t *testing.T) {
+	t.Parallel()
 	for _, point := range []shm.Point{shm.PointReceived, shm.PointChecked} {
 		t.Run(name("point %d", point), func(t *testing.T) {
 			g := newGate()
@@ -402,6 +407,7 @@ func TestF7FinalLost(t *testing.T) {
 // TestF7FinalMalformed: what cannot be understood leaves a PUT unknown and makes a
 // GET invalid.
 func TestF7FinalMalformed(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ name, header, value string }{
 		{"no echo", token.HeaderProtocol, ""},
 		{"no cookie", token.HeaderCookie, ""},
@@ -465,6 +471,7 @@ func TestF9WrongImmediate(t *testing.T) {
 
 // TestF9FinalWithoutData: a success whose completion never comes is none.
 func TestF9FinalWithoutData(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, rigOptions{hooks: rctest.Hooks{NoWrite: true}})
 	r.peer.Set("b/k", random(failSize))
 	wantError(t, r.transfer(t.Context(), rc.OpGet), rc.ActionHTTP, rc.PhaseData)

@@ -206,6 +206,7 @@ func TestKeptFinalLost(t *testing.T) {
 // TestKeptRefusals: every answer but 200 ends the session, and the next transfer
 // opens one.
 func TestKeptRefusals(t *testing.T) {
+	t.Parallel()
 	d := newDuo(t, duoOptions{})
 	c := d.client(nil)
 	d.warm(c)
@@ -364,6 +365,7 @@ func TestKeptLatePut(t *testing.T) {
 
 // TestKeptWriteFails: the adapter reports a failed write.
 func TestKeptWriteFails(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name string
 		op   rc.Op

@@ -21,52 +21,6 @@ import (
 	"s3rdmafs/verbs/shm"
 )
 
-// TestTransfersWithEveryPeer moves data both ways with a peer that behaves like
-// each public server; the peer notes what the client must not do (section 23).
-func TestTransfersWithEveryPeer(t *testing.T) {
-	for _, p := range rctest.Profiles {
-		t.Run(p.Name, func(t *testing.T) {
-			r := newRig(t, rigOptions{profile: p})
-			for _, n := range sizes() {
-				data := random(n)
-				copy(r.seg.Buf, data)
-				put := must[rc.PutResult](t)(r.put(t.Context(), "dir/put", n))
-				o, _ := r.peer.Get("b/dir/put")
-				wantBytes(t, "stored object", o.Data, data)
-				if p.ETagOnPut && `"`+put.ETag+`"` != o.ETag {
-					t.Errorf("ETag %q, stored %s", put.ETag, o.ETag)
-				}
-				plant(r.seg.Buf[:n+1])
-				got := must[rc.GetResult](t)(r.get(t.Context(), "dir/put", 0, n))
-				if got.N != int64(n) {
-					t.Errorf("GET of %d bytes moved %d", n, got.N)
-				}
-				wantBytes(t, "fetched object", r.seg.Buf[:n], data)
-				checkCanary(t, r.seg.Buf[n:n+1])
-				if p.ETagOnGet && `"`+got.ETag+`"` != o.ETag {
-					t.Errorf("ETag %q, stored %s", got.ETag, o.ETag)
-				}
-			}
-			r.peer.Set("b/range", random(100_000))
-			for _, off := range []int64{1, 100, 4095, 12345, 99_999} {
-				n := int(min(5000, 100_000-off))
-				got := must[rc.GetResult](t)(r.get(t.Context(), "range", off, n))
-				if got.N != int64(n) {
-					t.Errorf("range at %d: %d bytes", off, got.N)
-				}
-				wantBytes(t, "range", r.seg.Buf[:n], random(100_000)[off:off+int64(n)])
-			}
-			if n := r.peer.Seen("cancel"); n != 0 {
-				t.Errorf("%d good transfers were cancelled", n)
-			}
-			s := r.client.Stats()
-			if s.CookieMismatches != 0 || s.GetErrors+s.PutErrors != 0 || s.InUse != 0 {
-				t.Errorf("stats after good transfers: %+v", s)
-			}
-		})
-	}
-}
-
 func TestShortenedGet(t *testing.T) {
 	for _, chunk := range []int{0, 4096} {
 		p := rctest.RGW

@@ -134,6 +134,7 @@ type rigOptions struct {
 	own     *shm.Faults // of the client's device
 	theirs  *shm.Faults
 	client  func(*rc.ClientOptions)
+	peer    func(*rctest.Options)
 	// malformed is set where the test makes the peer see what it calls a violation.
 	violations bool
 }
@@ -148,9 +149,13 @@ func newRig(t *testing.T, o rigOptions) *rig {
 	r.seg = r.own.region(t, regionSize)
 	theirs := testdevice.Open(t, o.theirs)
 	gid := testdevice.GID(t, theirs)
-	peer, err := rctest.New(rctest.Options{
+	po := rctest.Options{
 		Device: theirs, GIDIndex: gid.Index, GID: gid.GID, Profile: o.profile, Hooks: o.hooks, Exec: o.exec,
-	})
+	}
+	if o.peer != nil {
+		o.peer(&po)
+	}
+	peer, err := rctest.New(po)
 	if err != nil {
 		t.Fatal(err)
 	}
