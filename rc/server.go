@@ -19,7 +19,9 @@ type ServerOptions struct {
 	// Pool makes the QPs of sessions. Its Access must include AccessRemoteWrite,
 	// and its Cap allow one send and one receive.
 	Pool *verbs.Pool
-	// PD is the domain of Pool; staging memory is registered in it.
+	// PD is the domain of Pool; staging memory is registered in it. It is one for all
+	// principals, so what keeps them out of each other's staging buffers is that they
+	// are not told the rkeys (doc/PROTOCOL.md, section 5.5).
 	PD verbs.PD
 
 	// The own end of every connection.
@@ -36,14 +38,20 @@ type ServerOptions struct {
 	SessionsPerPrincipal int   // 0: 64
 	Transfers            int   // data phases at a time, 0: no limit of its own
 	StagingBytes         int64 // hard limit of registered memory in bytes, 0: 1 GiB
-	StagingPerPrincipal  int64 // bytes, 0: StagingBytes
+	StagingPerPrincipal  int64 // bytes of its buffers, 0: half of StagingBytes, but one largest transfer
 	StagingMRs           int   // hard limit of memory regions, 0: none of its own
-	MaxTransfer          int64 // bytes per transfer, 0: 64 MiB; at most token.MaxSize and StagingBytes
+	MaxTransfer          int64 // bytes per transfer, 0: 64 MiB; at most token.MaxSize and the limits above
 
 	PrepareTimeout time.Duration // PREPARE to READY, 0: 30 s
-	ExecTimeout    time.Duration // data phase without regard to size, 0: 30 s
-	ExecRate       int64         // bytes per second added to ExecTimeout, 0: 100 MB/s
-	KeepIdle       time.Duration // idle limit of kept sessions, whole seconds, 0: 60 s
+	// ExecTimeout is for the part of one request, or of one PREPARE, that works on a
+	// transfer, up to its data phase's end, without regard to size; 0: 30 s.
+	ExecTimeout time.Duration
+	// StoreTimeout is for Objects.Store, without regard to size; 0: 45 s. It should
+	// end before the client's allowance for FINAL (60 s), since an object that is
+	// stored later may overwrite what was stored in its place.
+	StoreTimeout time.Duration
+	ExecRate     int64         // bytes per second, by which these two grow with size, 0: 100 MB/s
+	KeepIdle     time.Duration // idle limit of kept sessions, whole seconds, 0: 60 s
 
 	// Linger is how long the QP of a PUT outlives its transfer, 0: 250 ms. If the
 	// acknowledgement was lost, the client's adapter sends the last packet again
@@ -99,8 +107,9 @@ type Server struct {
 
 	// work counts requests and teardowns; added to under mu while not closing, or
 	// by work that is itself counted.
-	work  sync.WaitGroup
-	abort chan struct{} // closed when Close no longer waits for data phases
+	work    sync.WaitGroup
+	aborted context.Context // ends, with errShuttingDown, when Close no longer waits
+	abort   context.CancelCauseFunc
 
 	mu        sync.Mutex
 	closing   bool
@@ -126,10 +135,15 @@ func NewServer(o ServerOptions) (*Server, error) {
 	o.Sessions = cmp.Or(o.Sessions, 1024)
 	o.SessionsPerPrincipal = cmp.Or(o.SessionsPerPrincipal, 64)
 	o.StagingBytes = cmp.Or(o.StagingBytes, 1<<30)
-	o.StagingPerPrincipal = cmp.Or(o.StagingPerPrincipal, o.StagingBytes)
-	o.MaxTransfer = min(cmp.Or(o.MaxTransfer, 64<<20), token.MaxSize, o.StagingBytes, o.StagingPerPrincipal)
+	// Buffers are of whole pages.
+	o.MaxTransfer = min(cmp.Or(o.MaxTransfer, 64<<20), token.MaxSize, wholePages(o.StagingBytes))
+	if o.StagingPerPrincipal == 0 {
+		o.StagingPerPrincipal = max(o.StagingBytes/2, pagesFor(o.MaxTransfer))
+	}
+	o.MaxTransfer = min(o.MaxTransfer, wholePages(o.StagingPerPrincipal))
 	o.PrepareTimeout = cmp.Or(o.PrepareTimeout, 30*time.Second)
 	o.ExecTimeout = cmp.Or(o.ExecTimeout, 30*time.Second)
+	o.StoreTimeout = cmp.Or(o.StoreTimeout, 45*time.Second)
 	o.ExecRate = cmp.Or(o.ExecRate, 100_000_000)
 	o.KeepIdle = cmp.Or(o.KeepIdle, time.Minute)
 	o.Linger = cmp.Or(o.Linger, 250*time.Millisecond)
@@ -139,11 +153,13 @@ func NewServer(o ServerOptions) (*Server, error) {
 	o.KeepIdle = o.KeepIdle.Truncate(time.Second)
 	staging := newStagingPool(o.PD, o.StagingBytes, o.MaxTransfer)
 	staging.most = o.StagingMRs
+	aborted, abort := context.WithCancelCause(context.Background())
 	return &Server{
 		o:        o,
 		log:      o.Logger,
 		staging:  staging,
-		abort:    make(chan struct{}),
+		aborted:  aborted,
+		abort:    abort,
 		own:      verbs.GIDEntry{Index: o.GIDIndex, GID: o.GID},
 		down:     make(chan struct{}),
 		sessions: make(map[string]*session),
@@ -163,7 +179,7 @@ func (s *Server) begin() bool {
 }
 
 // Close refuses new requests, ends the sessions that wait, and lets running
-// transfers end until ctx is done; then it breaks data phases off. An error means
+// transfers end until ctx is done; then it breaks them off. An error means
 // that some work did not end or memory had to be left registered; then the pool
 // and PD must not be closed.
 func (s *Server) Close(ctx context.Context) error {
@@ -191,7 +207,7 @@ func (s *Server) Close(ctx context.Context) error {
 	select {
 	case <-done:
 	case <-ctx.Done():
-		close(s.abort)
+		s.abort(errShuttingDown)
 		select {
 		case <-done:
 		case <-time.After(2 * teardownBudget):

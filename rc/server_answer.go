@@ -24,6 +24,7 @@ var (
 	errSequence     = &S3Error{http.StatusConflict, "RdmaSequenceConflict", "The sequence number is not the next one."}
 	errTransfer     = &S3Error{http.StatusBadGateway, "RdmaTransferFailed", "The RDMA transfer failed."}
 	errDataTimeout  = &S3Error{http.StatusRequestTimeout, "RequestTimeout", "The RDMA transfer did not end in time."}
+	errUnknown      = &S3Error{http.StatusGatewayTimeout, "RdmaOutcomeUnknown", "Storing did not end in time; the object may have been stored."}
 	errRange        = &S3Error{http.StatusRequestedRangeNotSatisfiable, "InvalidRange", "The range starts at or past the end of the object."}
 )
 

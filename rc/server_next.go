@@ -40,6 +40,8 @@ func (s *Server) next(ctx context.Context, r Request) (http.Header, error) {
 		principal: p, op: req.Op, target: req.Target, size: req.Size, offset: req.Offset,
 		cookie: req.Cookie, addr: req.MRAddr, rkey: req.MRRKey, extras: req.Extras,
 	}
+	ctx, cancel := s.limited(ctx, s.o.ExecTimeout, min(j.size, sess.size))
+	defer cancel()
 	h, err := s.nextTransfer(ctx, sess, j, last)
 	s.release()
 	if err != nil {
@@ -106,14 +108,14 @@ func (s *Server) nextTransfer(ctx context.Context, sess *session, j *job, lastCo
 		return nil, badRequest(token.HeaderCookie + ": that of the transfer before")
 	}
 	if err := s.o.Objects.Authorize(ctx, j.principal, j.op, j.target); err != nil {
-		return nil, err
+		return nil, ended(ctx, err)
 	}
 	if !servable(j.op, j.target) {
 		return nil, ErrUseHTTP
 	}
 	if j.op == OpGet {
 		if err := s.load(ctx, sess, j); err != nil {
-			return nil, err
+			return nil, ended(ctx, err)
 		}
 	}
 	return s.run(ctx, sess, j)

@@ -51,17 +51,22 @@ type Stored struct {
 // Objects is the store behind a Server. All methods are called concurrently.
 // Errors are *S3Error, or ErrUseHTTP for what only HTTP can serve; any other is
 // answered with 500 InternalError.
+//
+// A ctx ends when the time for the transfer is over, or the server breaks off; all
+// methods should return soon after.
 type Objects interface {
 	// Authorize decides whether p may do op on t: object read or write, with
 	// policies, read-only mode and object lock. It is called for PREPARE, READY
 	// and NEXT. An access key that is no longer valid must be refused here too.
 	Authorize(ctx context.Context, p Principal, op Op, t token.Target) error
 	// OpenRange opens size bytes from off on, fewer when the object ends before;
-	// InvalidRange when it ends at off or before. off+size does not overflow.
+	// InvalidRange when it ends at off or before. off+size does not overflow. Reads
+	// from the Range's Reader should end with ctx, too.
 	OpenRange(ctx context.Context, p Principal, t token.Target, off, size int64, c Conditions) (Range, error)
 	// Store stores data as the object, or as the part when t.IsPart(). data is
 	// staging memory, valid until Store returns; the client could still change
-	// it, so it must be read once.
+	// it, so it must be read once. An error after ctx has ended, unless it is an
+	// S3Error below 500, leaves it open whether data was stored.
 	Store(ctx context.Context, p Principal, t token.Target, data []byte, o StoreOptions) (Stored, error)
 }
 

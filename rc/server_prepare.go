@@ -46,8 +46,10 @@ func (s *Server) prepare(ctx context.Context, r Request) (http.Header, error) {
 	if req.Size > token.MaxSize {
 		return nil, errTooLarge
 	}
+	ctx, cancel := s.limited(ctx, s.o.ExecTimeout, min(req.Size, s.o.MaxTransfer))
+	defer cancel()
 	if err := s.o.Objects.Authorize(ctx, p, req.Op, req.Target); err != nil {
-		return nil, err
+		return nil, ended(ctx, err)
 	}
 	if !servable(req.Op, req.Target) {
 		return nil, ErrUseHTTP
@@ -66,18 +68,21 @@ func (s *Server) prepare(ctx context.Context, r Request) (http.Header, error) {
 		peer:      req.Token,
 		peerPSN:   req.PSN,
 		size:      req.Size,
+		staged:    int64(s.staging.class(req.Size)),
 		kept:      req.Keep,
 		clean:     true,
 		canceled:  make(chan struct{}),
 		job:       job{principal: p, op: req.Op, target: req.Target, size: req.Size, offset: req.Offset, cookie: req.Cookie, extras: req.Extras},
 	}
-	if err := s.reserve(p.ID, req.Size); err != nil {
+	if err := s.reserve(p.ID, sess.staged); err != nil {
 		return nil, err
 	}
 	if err := s.create(ctx, sess); err != nil {
 		s.teardown(sess)
-		return nil, err
+		return nil, ended(ctx, err)
 	}
+	// Each request brings its own; a session knows its principal by ID.
+	sess.job.principal = Principal{}
 	// The answer is made before the session is public: from then on it may end
 	// at any time.
 	sess.id = newSessionID()
@@ -122,7 +127,7 @@ func (s *Server) create(ctx context.Context, sess *session) error {
 	remote := sess.kept || sess.op == OpPut
 	for {
 		sess.buf, err = s.staging.get(sess.principal, sess.size, remote)
-		if !errors.Is(err, errNoStaging) || !s.evictIdle("") {
+		if !errors.Is(err, errNoStaging) || !s.makeRoom(sess.size) {
 			break
 		}
 	}
@@ -150,6 +155,15 @@ func (s *Server) create(ctx context.Context, sess *session) error {
 	return nil
 }
 
+// makeRoom ends an idle session for the sake of a buffer for n bytes, unless all of
+// them would not do.
+func (s *Server) makeRoom(n int64) bool {
+	s.mu.Lock()
+	freed := s.evictable("")
+	s.mu.Unlock()
+	return s.staging.couldHold(n, freed) && s.evictIdle("")
+}
+
 // takeQP gets a QP in INIT, with the receive of a PUT posted.
 func (s *Server) takeQP(ctx context.Context, sess *session) error {
 	for {
@@ -158,7 +172,7 @@ func (s *Server) takeQP(ctx context.Context, sess *session) error {
 			sess.conn = conn
 			break
 		}
-		if !errors.Is(err, context.DeadlineExceeded) || !s.evictIdle("") {
+		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) || !s.evictIdle("") {
 			s.log.Debug("no QP for an rdma session", "err", err)
 			return errSlowDown
 		}

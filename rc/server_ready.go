@@ -41,7 +41,7 @@ func (s *Server) ready(ctx context.Context, r Request) (http.Header, error) {
 	if sess.kept {
 		return nil, errConflict
 	}
-	if err := s.o.Objects.Authorize(ctx, p, sess.op, sess.target); err != nil {
+	if err := s.authorizeReady(ctx, p, sess); err != nil {
 		s.mu.Lock()
 		ended := sess.state == statePrepared && s.endWaiting(sess)
 		s.mu.Unlock()
@@ -53,12 +53,15 @@ func (s *Server) ready(ctx context.Context, r Request) (http.Header, error) {
 	if err := s.claimReady(sess, req); err != nil {
 		return nil, err
 	}
+	ctx, cancel := s.limited(ctx, s.o.ExecTimeout, sess.size)
+	defer cancel()
 	j := &sess.job
 	j.principal, j.addr, j.rkey = p, req.MRAddr, req.MRRKey
 	if req.ChecksumAlgorithm != "" {
 		j.extras.ChecksumAlgorithm = req.ChecksumAlgorithm
 	}
 	h, err := s.connectAndRun(ctx, sess, req.QPN)
+	j.principal = Principal{}
 	s.release()
 	if err != nil {
 		s.fail(sess, err)
@@ -66,6 +69,15 @@ func (s *Server) ready(ctx context.Context, r Request) (http.Header, error) {
 	}
 	s.succeed(sess, sess.op)
 	return h, nil
+}
+
+func (s *Server) authorizeReady(ctx context.Context, p Principal, sess *session) error {
+	ctx, cancel := s.limited(ctx, s.o.ExecTimeout, 0)
+	defer cancel()
+	if err := s.o.Objects.Authorize(ctx, p, sess.op, sess.target); err != nil {
+		return ended(ctx, err)
+	}
+	return nil
 }
 
 func (s *Server) connectAndRun(ctx context.Context, sess *session, qpn uint32) (http.Header, error) {

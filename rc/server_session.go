@@ -36,6 +36,7 @@ type session struct {
 	peerPSN   uint32
 	own       verbs.GIDEntry
 	size      int64 // of the transfer; of a kept session the capacity
+	staged    int64 // of the buffer, as it counts against limits
 	kept      bool
 
 	conn   *verbs.Conn
@@ -68,7 +69,7 @@ func newSessionID() string {
 }
 
 // reserve takes a session and bytes out of the limits, ending idle kept
-// sessions where they stand in the way.
+// sessions where they stand in the way, unless that would not help.
 func (s *Server) reserve(principal string, bytes int64) error {
 	for {
 		s.mu.Lock()
@@ -85,12 +86,13 @@ func (s *Server) reserve(principal string, bytes int64) error {
 			s.mu.Unlock()
 			return nil
 		}
+		hopeless := u.bytes+bytes-s.evictable(principal) > s.o.StagingPerPrincipal
 		s.mu.Unlock()
 		only := ""
 		if ownFull {
 			only = principal
 		}
-		if !s.evictIdle(only) {
+		if hopeless || !s.evictIdle(only) {
 			return errSlowDown
 		}
 	}
@@ -108,13 +110,27 @@ func (s *Server) unreserve(principal string, bytes int64) {
 	}
 }
 
+// evictable counts the staging bytes of what evictIdle can end. Needs mu.
+func (s *Server) evictable(principal string) (bytes int64) {
+	for _, sess := range s.sessions {
+		if sess.evictable(principal) {
+			bytes += sess.staged
+		}
+	}
+	return bytes
+}
+
+func (sess *session) evictable(principal string) bool {
+	return (sess.state == stateIdle || sess.state == stateLingering) && (principal == "" || sess.principal == principal)
+}
+
 // evictIdle ends a lingering session or else the kept session that has been idle
 // for longest, of one principal or of any ("").
 func (s *Server) evictIdle(principal string) bool {
 	s.mu.Lock()
 	var oldest *session
 	for _, sess := range s.sessions {
-		if sess.state != stateIdle && sess.state != stateLingering || principal != "" && sess.principal != principal {
+		if !sess.evictable(principal) {
 			continue
 		}
 		if oldest == nil || sess.state > oldest.state || sess.state == oldest.state && sess.idleSince.Before(oldest.idleSince) {
@@ -218,7 +234,7 @@ func (s *Server) teardown(sess *session) {
 			s.log.Error("staging buffer stays registered", "err", err)
 		}
 	}
-	s.unreserve(sess.principal, sess.size)
+	s.unreserve(sess.principal, sess.staged)
 }
 
 // quarantine gives the buffer of a session up, whose QP could not be stopped.

@@ -48,9 +48,16 @@ type stagingPool struct {
 }
 
 func newStagingPool(pd verbs.PD, limit, largest int64) *stagingPool {
-	page := int64(os.Getpagesize())
-	return &stagingPool{pd: pd, limit: limit, max: int((largest + page - 1) / page * page), idle: make(map[stagingKey][]*staging)}
+	return &stagingPool{pd: pd, limit: limit, max: int(pagesFor(largest)), idle: make(map[stagingKey][]*staging)}
 }
+
+// pagesFor rounds up to whole pages, wholePages down.
+func pagesFor(n int64) int64 {
+	page := int64(os.Getpagesize())
+	return (n + page - 1) / page * page
+}
+
+func wholePages(n int64) int64 { return n - n%int64(os.Getpagesize()) }
 
 // class rounds up to the size that a buffer for n bytes has.
 func (p *stagingPool) class(n int64) int {
@@ -107,6 +114,14 @@ func (p *stagingPool) get(principal string, n int64, remote bool) (*staging, err
 		return nil, err
 	}
 	return b, nil
+}
+
+// couldHold reports whether a buffer for n bytes would fit if the idle ones and
+// freed bytes of those in use were gone.
+func (p *stagingPool) couldHold(n, freed int64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.inUse+p.quarantined-freed+int64(p.class(n)) <= p.limit
 }
 
 // full reports whether there is no MR left once so many buffers are freed. Needs mu.

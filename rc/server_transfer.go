@@ -2,6 +2,7 @@ package rc
 
 import (
 	"context"
+	"errors"
 	"math"
 	"net/http"
 	"time"
@@ -14,7 +15,7 @@ const maxInt64 = math.MaxInt64
 
 // job is one transfer of a session.
 type job struct {
-	principal    Principal
+	principal    Principal // only while a request is answered
 	op           Op
 	target       token.Target
 	size, offset int64
@@ -27,20 +28,50 @@ type job struct {
 	stored Stored
 }
 
+// limited returns ctx with the time that is allowed for size bytes; it ends too
+// when Close no longer waits.
+func (s *Server) limited(ctx context.Context, base time.Duration, size int64) (context.Context, context.CancelFunc) {
+	d := base + time.Duration(float64(size)/float64(s.o.ExecRate)*float64(time.Second))
+	ctx, cancel := context.WithTimeoutCause(ctx, d, errDataTimeout)
+	ctx, abort := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(s.aborted, func() { abort(errShuttingDown) })
+	return ctx, func() {
+		stop()
+		abort(nil)
+		cancel()
+	}
+}
+
+// gaveUp reports whether err is due to the end of ctx.
+func gaveUp(ctx context.Context, err error) bool {
+	var answer *S3Error
+	return ctx.Err() != nil && !(errors.As(err, &answer) && answer.Status < http.StatusInternalServerError)
+}
+
+// ended returns why ctx has ended, as an answer, if that is what err is about.
+func ended(ctx context.Context, err error) error {
+	if !gaveUp(ctx, err) {
+		return err
+	}
+	var answer *S3Error
+	if errors.As(context.Cause(ctx), &answer) {
+		return answer
+	}
+	return errDataTimeout // the client is gone
+}
+
 // run moves the bytes of j and, for a PUT, stores them. The caller has claimed the
-// session; for a GET the data is loaded.
+// session; for a GET the data is loaded. ctx bounds the data phase.
 func (s *Server) run(ctx context.Context, sess *session, j *job) (http.Header, error) {
-	deadline := time.NewTimer(s.o.ExecTimeout + time.Duration(float64(j.size)/float64(s.o.ExecRate)*float64(time.Second)))
-	defer deadline.Stop()
 	final := token.Final{Cookie: j.cookie}
 	if j.op == OpGet {
-		if err := s.send(ctx, sess, j, deadline); err != nil {
+		if err := s.send(ctx, sess, j); err != nil {
 			s.count.failed.Add(1)
 			return nil, err
 		}
 		final.Bytes = j.loaded
 	} else {
-		if err := s.receive(ctx, sess, j, deadline); err != nil {
+		if err := s.receive(ctx, sess, j); err != nil {
 			s.count.failed.Add(1)
 			return nil, err
 		}
@@ -54,13 +85,7 @@ func (s *Server) run(ctx context.Context, sess *session, j *job) (http.Header, e
 		s.mu.Lock()
 		sess.state = stateCompleting
 		s.mu.Unlock()
-		// The bytes are here and the client may be gone already: storing them
-		// is no longer for its connection to stop.
-		stored, err := s.o.Objects.Store(context.WithoutCancel(ctx), j.principal, j.target, data, StoreOptions{
-			Conditions:  Conditions{IfMatch: j.extras.IfMatch, IfNoneMatch: j.extras.IfNoneMatch},
-			Meta:        j.extras.Meta,
-			ContentType: j.extras.ContentType,
-		})
+		stored, err := s.store(ctx, j, data)
 		if err != nil {
 			s.count.failed.Add(1)
 			return nil, err
@@ -76,8 +101,26 @@ func (s *Server) run(ctx context.Context, sess *session, j *job) (http.Header, e
 	return final.Header(), nil
 }
 
+// store stores a PUT's bytes. They are here and the client may be gone already: it
+// is no longer for its connection to stop that.
+func (s *Server) store(ctx context.Context, j *job, data []byte) (Stored, error) {
+	ctx, cancel := s.limited(context.WithoutCancel(ctx), s.o.StoreTimeout, int64(len(data)))
+	defer cancel()
+	stored, err := s.o.Objects.Store(ctx, j.principal, j.target, data, StoreOptions{
+		Conditions:  Conditions{IfMatch: j.extras.IfMatch, IfNoneMatch: j.extras.IfNoneMatch},
+		Meta:        j.extras.Meta,
+		ContentType: j.extras.ContentType,
+	})
+	// What was given up half-way may still have happened.
+	if err != nil && gaveUp(ctx, err) {
+		s.log.Warn("storing was given up", "err", err)
+		return Stored{}, errUnknown
+	}
+	return stored, err
+}
+
 // send is the data phase of a GET (section 12.6): one write of the whole range.
-func (s *Server) send(ctx context.Context, sess *session, j *job, deadline *time.Timer) error {
+func (s *Server) send(ctx context.Context, sess *session, j *job) error {
 	err := sess.conn.PostSend(verbs.SendWR{
 		ID:         wrWrite,
 		Opcode:     verbs.OpWriteWithImm,
@@ -91,7 +134,7 @@ func (s *Server) send(ctx context.Context, sess *session, j *job, deadline *time
 		s.log.Debug("post write", "err", err)
 		return errTransfer
 	}
-	wc, err := s.completion(ctx, sess, deadline)
+	wc, err := s.completion(ctx, sess)
 	if err != nil {
 		return err
 	}
@@ -103,8 +146,8 @@ func (s *Server) send(ctx context.Context, sess *session, j *job, deadline *time
 }
 
 // receive is the data phase of a PUT (section 12.5).
-func (s *Server) receive(ctx context.Context, sess *session, j *job, deadline *time.Timer) error {
-	wc, err := s.completion(ctx, sess, deadline)
+func (s *Server) receive(ctx context.Context, sess *session, j *job) error {
+	wc, err := s.completion(ctx, sess)
 	if err != nil {
 		return err
 	}
@@ -124,7 +167,7 @@ func (s *Server) receive(ctx context.Context, sess *session, j *job, deadline *t
 }
 
 // completion waits for the next completion of a session's QP.
-func (s *Server) completion(ctx context.Context, sess *session, deadline *time.Timer) (verbs.WC, error) {
+func (s *Server) completion(ctx context.Context, sess *session) (verbs.WC, error) {
 	canceled := sess.canceled
 	down, _ := s.portDown()
 	var grace <-chan time.Time
@@ -132,14 +175,10 @@ func (s *Server) completion(ctx context.Context, sess *session, deadline *time.T
 		select {
 		case wc := <-sess.conn.Completions():
 			return wc, nil
-		case <-deadline.C:
-			return verbs.WC{}, errDataTimeout
 		case <-grace:
 			return verbs.WC{}, errDataTimeout
 		case <-ctx.Done():
-			return verbs.WC{}, errDataTimeout
-		case <-s.abort:
-			return verbs.WC{}, errShuttingDown
+			return verbs.WC{}, ended(ctx, ctx.Err())
 		case <-down:
 			return verbs.WC{}, errPortDown
 		case <-canceled:
