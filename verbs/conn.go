@@ -32,6 +32,8 @@ type ConnectAttr struct {
 	Timeout      uint8 // 0: 14, about 67 ms
 	RetryCnt     uint8 // 0: 7
 	RNRRetry     uint8 // 0: 7, without end
+	// NoAccess gives the peer none of the rights of PoolOptions.Access.
+	NoAccess bool
 }
 
 // Conn is one life of a pooled QP, from Get to Release. All methods may be
@@ -132,6 +134,10 @@ func (c *Conn) ToRTR(a ConnectAttr) error {
 	}
 	// Even a transition that fails may have been begun by the device.
 	c.connected = true
+	mask := MaskRTR
+	if a.NoAccess {
+		mask |= AttrAccessFlags // of which none is set
+	}
 	err := c.qp.Modify(QPAttr{
 		State:   StateRTR,
 		PathMTU: a.MTU,
@@ -149,7 +155,7 @@ func (c *Conn) ToRTR(a ConnectAttr) error {
 		},
 		MaxDestRdAtomic: 1,
 		MinRNRTimer:     12,
-	}, MaskRTR)
+	}, mask)
 	if err != nil {
 		return fmt.Errorf("QP to RTR: %w", err)
 	}

@@ -107,6 +107,7 @@ func testPool(t *testing.T, open Opener) {
 		{"DrainUnderFire", testPoolDrainUnderFire},
 		{"ReleaseCancelled", testPoolReleaseCancelled},
 		{"Refuses", testPoolRefuses},
+		{"NoAccess", testPoolNoAccess},
 		{"Concurrent", testPoolConcurrent},
 		{"Close", testPoolClose},
 	} {
@@ -369,6 +370,45 @@ func testPoolRefuses(t *testing.T, open Opener) {
 	if s := x.pool.Stats(); s.CompletionErrors[verbs.WCRemAccessErr] != 1 {
 		t.Errorf("stats %+v", s)
 	}
+}
+
+// testPoolNoAccess: a QP whose peer may do nothing sends all the same, and has the
+// pool's rights again in its next life.
+func testPoolNoAccess(t *testing.T, open Opener) {
+	x, y := newPool(t, open, 4096, verbs.PoolOptions{}), newPool(t, open, 4096, verbs.PoolOptions{MaxQPs: 1})
+	noAccess := func(a *verbs.ConnectAttr) { a.NoAccess = true }
+	a, b := x.get(t), y.get(t)
+	x.connect(t, a, y.side, b, nil)
+	y.connect(t, b, x.side, a, noAccess)
+	for _, c := range []*verbs.Conn{a, b} {
+		if err := c.PostRecv(verbs.RecvWR{ID: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.PostSend(y.writeTo(x.side, 0, 4096, 2, 3)); err != nil {
+		t.Fatal(err)
+	}
+	wantRecv(t, takeWC(t, a), a.QPN(), 1, 3, 4096)
+	if wc := takeWC(t, b); wc.Status != verbs.WCSuccess || wc.ID != 2 {
+		t.Errorf("send %d: %v", wc.ID, wc.Status)
+	}
+	if err := a.PostSend(x.writeTo(y.side, 0, 4096, 4, 5)); err != nil {
+		t.Fatal(err)
+	}
+	if wc := takeWC(t, a); wc.Status != verbs.WCRemInvReqErr && wc.Status != verbs.WCRemAccessErr {
+		t.Errorf("a write to a QP without rights: %v", wc.Status)
+	}
+	release(t, a, b)
+
+	a, b = pairConns(t, x, y)
+	if err := b.PostRecv(verbs.RecvWR{ID: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.PostSend(x.writeTo(y.side, 0, 4096, 2, 3)); err != nil {
+		t.Fatal(err)
+	}
+	wantRecv(t, takeWC(t, b), b.QPN(), 1, 3, 4096)
+	release(t, a, b)
 }
 
 // testPoolConcurrent has more workers than QPs, over few CQs.
