@@ -124,9 +124,8 @@ func servable(op Op, t token.Target) bool {
 // create gives a session its buffer and QP and, for an ordinary GET, its data.
 func (s *Server) create(ctx context.Context, sess *session) error {
 	var err error
-	remote := sess.kept || sess.op == OpPut
 	for {
-		sess.buf, err = s.staging.get(sess.principal, sess.size, remote)
+		sess.buf, err = s.staging.get(sess.principal, sess.size, sess.writable())
 		if !errors.Is(err, errNoStaging) || !s.makeRoom(sess.size) {
 			break
 		}
@@ -164,6 +163,9 @@ func (s *Server) makeRoom(n int64) bool {
 	return s.staging.couldHold(n, freed) && s.evictIdle("")
 }
 
+// writable tells that the client writes into the staging buffer.
+func (sess *session) writable() bool { return sess.kept || sess.op == OpPut }
+
 // takeQP gets a QP in INIT, with the receive of a PUT posted.
 func (s *Server) takeQP(ctx context.Context, sess *session) error {
 	for {
@@ -177,7 +179,7 @@ func (s *Server) takeQP(ctx context.Context, sess *session) error {
 			return errSlowDown
 		}
 	}
-	if sess.kept || sess.op == OpPut {
+	if sess.writable() {
 		if err := sess.conn.PostRecv(verbs.RecvWR{ID: wrRecv}); err != nil {
 			return fmt.Errorf("post receive: %w", err)
 		}
@@ -221,6 +223,7 @@ func (s *Server) pair(sess *session, qpn uint32) error {
 		Port:         s.o.Port,
 		TrafficClass: s.o.TrafficClass,
 		SL:           s.o.SL,
+		NoAccess:     !sess.writable(),
 	})
 	sess.paired = err == nil
 	return err
