@@ -66,6 +66,7 @@ type Pool struct {
 	mu       sync.Mutex
 	muxes    []*mux // those that work, and broken ones that still have QPs
 	idle     []idleQP
+	undead   []idleQP // those that could not be destroyed
 	stats    PoolStats
 	shutdown bool
 }
@@ -217,8 +218,16 @@ func (p *Pool) take() (*Conn, error) {
 			if usable {
 				return p.newConn(q), nil
 			}
-			if err := p.destroy(q); err != nil {
-				p.log.Error("verbs: QP leaked", "err", err)
+			_ = p.dispose(q) // tried again
+			continue
+		}
+		if p.stats.Open >= p.o.MaxQPs && len(p.undead) > 0 {
+			// The new QP would be one more than the device was asked for.
+			q := p.undead[0]
+			p.undead = p.undead[1:]
+			p.mu.Unlock()
+			if err := p.dispose(q); err != nil {
+				return nil, err
 			}
 			continue
 		}
@@ -236,8 +245,12 @@ func (p *Pool) take() (*Conn, error) {
 		if err != nil {
 			p.mu.Lock()
 			p.stats.InUse--
-			p.stats.Created--
-			p.forget(m)
+			if q.qp != nil {
+				p.undead = append(p.undead, q)
+			} else {
+				p.stats.Created--
+				p.forget(m)
+			}
 			p.mu.Unlock()
 			return nil, err
 		}
@@ -272,6 +285,8 @@ func (p *Pool) pickMux() (*mux, error) {
 	return best, nil
 }
 
+// create makes a QP in INIT. With an error it returns the QP only if that could
+// not be destroyed.
 func (p *Pool) create(m *mux) (idleQP, error) {
 	c := p.o.Cap
 	// One more for the request that marks the end of the drained ones.
@@ -281,7 +296,10 @@ func (p *Pool) create(m *mux) (idleQP, error) {
 		return idleQP{}, fmt.Errorf("create QP: %w", err)
 	}
 	if err := p.toInit(q); err != nil {
-		return idleQP{}, errors.Join(err, q.Close())
+		if cerr := q.Close(); cerr != nil {
+			return idleQP{qp: q, mux: m}, errors.Join(err, cerr)
+		}
+		return idleQP{}, err
 	}
 	return idleQP{qp: q, mux: m}, nil
 }
@@ -352,6 +370,19 @@ func (p *Pool) destroy(q idleQP) error {
 	return nil
 }
 
+// dispose destroys a QP that nobody uses. One that cannot be destroyed is kept to
+// try again, at Close at the latest: CQ and PD cannot be closed before it.
+func (p *Pool) dispose(q idleQP) error {
+	err := p.destroy(q)
+	if err != nil {
+		p.log.Error("verbs: idle QP not destroyed", "qpn", q.qp.Num(), "err", err)
+		p.mu.Lock()
+		p.undead = append(p.undead, q)
+		p.mu.Unlock()
+	}
+	return err
+}
+
 // forget takes a QP off the count of its CQ; a broken CQ goes with its last
 // QP. p.mu is held.
 func (p *Pool) forget(m *mux) {
@@ -360,15 +391,11 @@ func (p *Pool) forget(m *mux) {
 	if m.qps > 0 || !m.isBroken() {
 		return
 	}
-	for i, other := range p.muxes {
-		if other == m {
-			p.muxes = append(p.muxes[:i:i], p.muxes[i+1:]...)
-			break
-		}
-	}
 	if err := m.close(); err != nil {
-		p.log.Error("verbs: CQ leaked", "err", err)
+		p.log.Error("verbs: CQ not destroyed", "err", err)
+		return
 	}
+	p.muxes = slices.DeleteFunc(p.muxes, func(other *mux) bool { return other == m })
 }
 
 // FailQP takes a QP out of use that the device gave up: it is destroyed instead
@@ -385,9 +412,7 @@ func (p *Pool) FailQP(qpn uint32) bool {
 			}
 			p.idle = append(p.idle[:i:i], p.idle[i+1:]...)
 			p.mu.Unlock()
-			if err := p.destroy(q); err != nil {
-				p.log.Error("verbs: QP leaked", "err", err)
-			}
+			_ = p.dispose(q) // tried again
 			return true
 		}
 	}
@@ -431,33 +456,33 @@ func (p *Pool) Stats() PoolStats {
 }
 
 // Close destroys the idle QPs and, if none is out, the CQs. With QPs out it
-// fails with ErrBusy; Get gives no more, and Close is to be called again when
-// they have been released.
+// fails with ErrBusy, and with the device's error when QPs cannot be destroyed. Get
+// gives no more, and Close may be called again.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	if !p.shutdown {
 		p.shutdown = true
 		close(p.closed)
 	}
-	idle := p.idle
-	p.idle = nil
+	rest := append(p.idle, p.undead...)
+	p.idle, p.undead = nil, nil
 	p.mu.Unlock()
 	var errs []error
-	for _, q := range idle {
-		errs = append(errs, p.destroy(q))
+	for _, q := range rest {
+		errs = append(errs, p.dispose(q))
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.stats.InUse > 0 {
 		return errors.Join(append(errs, fmt.Errorf("%w: pool with %d QPs out", ErrBusy, p.stats.InUse))...)
 	}
-	var left []*mux
-	for _, m := range p.muxes {
-		if err := m.close(); err != nil {
-			errs = append(errs, err)
-			left = append(left, m)
+	p.muxes = slices.DeleteFunc(p.muxes, func(m *mux) bool {
+		err := fmt.Errorf("%w: CQ of %d QPs", ErrBusy, m.qps)
+		if m.qps == 0 {
+			err = m.close()
 		}
-	}
-	p.muxes = left
+		errs = append(errs, err)
+		return err == nil
+	})
 	return errors.Join(errs...)
 }

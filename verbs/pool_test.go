@@ -326,3 +326,112 @@ func BenchmarkPool(b *testing.B) {
 		}
 	}
 }
+
+// TestPoolKeepsWhatItCannotDestroy: idle QPs that cannot be destroyed count as
+// open, are not handed out, and go when the device lets them.
+func TestPoolKeepsWhatItCannotDestroy(t *testing.T) {
+	var broken atomic.Bool
+	wrap := func(pd verbs.PD) verbs.PD { return brokenPD{pd, &broken} }
+	t.Run("at Close", func(t *testing.T) {
+		f := newFixture(t, verbs.PoolOptions{MaxQPs: 2}, wrap)
+		for _, c := range []*verbs.Conn{f.get(t), f.get(t)} {
+			if err := c.Release(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		broken.Store(true)
+		for range 2 {
+			if err := f.pool.Close(); !errors.Is(err, errBroken) {
+				t.Errorf("close: %v", err)
+			}
+		}
+		broken.Store(false)
+		if err := f.pool.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+		if s := f.pool.Stats(); s.Open != 0 || s.Destroyed != 2 {
+			t.Errorf("stats %+v", s)
+		}
+	})
+	t.Run("failed by the device", func(t *testing.T) {
+		f := newFixture(t, verbs.PoolOptions{MaxQPs: 1}, wrap)
+		c := f.get(t)
+		qpn := c.QPN()
+		if err := c.Release(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		broken.Store(true)
+		defer broken.Store(false)
+		if err := c.QP().(brokenQP).QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState); err != nil {
+			t.Fatal(err)
+		}
+		if !f.pool.FailQP(qpn) {
+			t.Error("the pool does not know its idle QP")
+		}
+		// No second QP beside the one that is still there.
+		for range 2 {
+			if _, err := f.pool.Get(context.Background()); !errors.Is(err, errBroken) {
+				t.Errorf("get: %v", err)
+			}
+		}
+		broken.Store(false)
+		if c = f.get(t); c.QPN() == qpn {
+			t.Error("the failed QP was handed out")
+		}
+		if err := c.Release(context.Background()); err != nil {
+			t.Error(err)
+		}
+		if s := f.pool.Stats(); s.Open != 1 || s.Destroyed != 1 || s.Created != 2 {
+			t.Errorf("stats %+v", s)
+		}
+	})
+	t.Run("new", func(t *testing.T) {
+		f := newFixture(t, verbs.PoolOptions{MaxQPs: 1}, wrap)
+		broken.Store(true)
+		defer broken.Store(false)
+		for range 2 {
+			if _, err := f.pool.Get(context.Background()); !errors.Is(err, errBroken) {
+				t.Errorf("get: %v", err)
+			}
+		}
+		if s := f.pool.Stats(); s.Open != 1 || s.InUse != 0 {
+			t.Errorf("stats %+v", s)
+		}
+	})
+	t.Run("broken CQ", func(t *testing.T) {
+		f := newFixture(t, verbs.PoolOptions{CQs: 1, CQDepth: 2, MaxQPs: 3,
+			Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 64, MaxSendSGE: 1, MaxRecvSGE: 1}}, wrap)
+		waiting, flood, idle := f.get(t), f.get(t), f.get(t)
+		if err := idle.Release(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		recv(t, waiting, 7)
+		for i := range uint64(64) {
+			recv(t, flood, i)
+		}
+		if err := flood.QP().Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState); err != nil {
+			t.Fatal(err)
+		}
+		if wc := take(t, waiting); wc.Status != verbs.WCFatalErr {
+			t.Fatalf("completion %+v", wc)
+		}
+		for _, c := range []*verbs.Conn{waiting, flood} {
+			if err := c.Release(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		broken.Store(true)
+		defer broken.Store(false)
+		// That the idle one cannot be destroyed now is found out here.
+		if _, err := f.pool.Get(context.Background()); !errors.Is(err, errBroken) {
+			t.Errorf("get: %v", err)
+		}
+		broken.Store(false)
+		if err := f.pool.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+		if s := f.pool.Stats(); s.Open != 0 {
+			t.Errorf("stats %+v", s)
+		}
+	})
+}
