@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"s3rdmafs/token"
 	"s3rdmafs/verbs"
@@ -23,6 +24,7 @@ const (
 	causeLocal                   // own resources: no QP, post refused, no credentials
 	causeCaller                  // the caller's context ended
 	causeSuspended               // own port out of use
+	causeLacking                 // the server that answered PREPARE has not what is needed
 )
 
 // failure is why a transfer failed, before it is judged.
@@ -69,7 +71,7 @@ func decide(op Op, f *failure, spoken bool) verdict {
 	switch f.cause {
 	case causeCaller:
 		return doubt(verdict{action: ActionFail})
-	case causeLocal, causeSuspended:
+	case causeLocal, causeSuspended, causeLacking:
 		return doubt(verdict{action: ActionHTTP})
 	}
 	if f.phase == PhasePrepare {
@@ -154,6 +156,9 @@ func decideReady(op Op, f *failure) verdict {
 	return verdict{}
 }
 
+// protocolCode tells codes that only a server of this protocol gives.
+func protocolCode(code string) bool { return strings.Contains(code, "Rdma") }
+
 // sessionCode tells codes about the session from those about the object.
 func sessionCode(code string) bool {
 	switch code {
@@ -210,7 +215,7 @@ func (f *failure) label() string {
 	if f.answer != nil {
 		return fmt.Sprintf("%s status %d", f.phase, f.answer.status)
 	}
-	names := [...]string{"answer", "no answer", "malformed answer", "connect", "completion", "deadline", "checksum", "local", "caller", "port out of use"}
+	names := [...]string{"answer", "no answer", "malformed answer", "connect", "completion", "deadline", "checksum", "local", "caller", "port out of use", "extension gone"}
 	return f.phase.String() + " " + names[f.cause]
 }
 

@@ -45,6 +45,7 @@ func TestDecide(t *testing.T) {
 		{"prepare: checks", OpGet, failure{cause: causeMalformed}, true, verdict{memory: memoryNegative}},
 		{"prepare: RTR", OpGet, failure{cause: causeConnect}, true, verdict{memory: memoryNegative}},
 		{"prepare: own resources", OpGet, failure{cause: causeLocal}, true, verdict{}},
+		{"prepare: extension gone", OpPut, failure{cause: causeLacking}, true, verdict{}},
 		{"prepare: caller", OpPut, failure{cause: causeCaller}, true, verdict{action: ActionFail}},
 
 		{"ready: 404", OpPut, ready(reply(404, "NoSuchRdmaSession", nil)), true, verdict{again: true}},

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"s3rdmafs/token"
@@ -20,6 +21,7 @@ const (
 	strikes          = 3
 	strangerAnswers  = 3
 	noKeepTime       = 5 * time.Minute
+	keepPause        = 10 * time.Second // after a failure that may be about the moment only
 	limitTime        = 5 * time.Minute
 	startGrace       = 5 * time.Millisecond
 	doubledGrace     = 10 * time.Millisecond
@@ -37,6 +39,7 @@ type endpoint struct {
 	spoken    bool // it answered in this protocol once
 	capsKnown bool
 	caps      token.Capabilities
+	early     bool // it advertises on PREPARE, so an answer to that without a word lacks it
 
 	negative      bool // RDMA is not used until the time below, and then tried by one request
 	negativeUntil time.Time
@@ -48,8 +51,9 @@ type endpoint struct {
 	penalty   time.Duration // of the next negative entry by strikes
 	strangers int           // answers in a row like those of a server without the protocol
 
-	noKeepUntil time.Time
-	limits      map[Op]sizeLimit
+	noKeepUntil     time.Time
+	refusedCapacity sizeLimit // of kept sessions; the zero value refuses none
+	limits          map[Op]sizeLimit
 
 	grace      time.Duration
 	nanosPerB  float64
@@ -57,6 +61,7 @@ type endpoint struct {
 	gids       []verbs.GIDEntry // to choose from
 	fallbackBy map[string]uint64
 
+	epoch     atomic.Uint64   // counts what ends all kept sessions; read without mu
 	suspended string          // why the port is out of use, "" when it is not
 	port      context.Context // ends when it goes out of use
 	portLost  context.CancelCauseFunc
@@ -131,6 +136,24 @@ func (e *endpoint) learn(path string, a answer) {
 	if caps != 0 || final {
 		e.caps, e.capsKnown = caps, true
 	}
+	if caps != 0 && path == token.PathPrepare {
+		e.early = true
+	}
+}
+
+// lacks returns what a transfer needs and the server that answered PREPARE with have
+// does not, though the endpoint did before: behind one name there may be several
+// servers, and a server may be replaced. Only part uploads are taken on trust, of
+// endpoints that never advertise on PREPARE (VGW-mp).
+func (e *endpoint) lacks(need, have token.Capabilities) token.Capabilities {
+	missing := need &^ have
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if missing == 0 || missing == token.CapMP && !e.early {
+		return 0
+	}
+	e.capsKnown = false
+	return missing
 }
 
 // capabilities are the words of the newest answer.
@@ -261,12 +284,27 @@ func (e *endpoint) mayKeep() bool {
 	return e.capsKnown && e.caps.Has(token.CapKeep) && !time.Now().Before(e.noKeepUntil)
 }
 
-// noKeep gives kept sessions up for a while.
-func (e *endpoint) noKeep(reason string) {
+// noKeep gives kept sessions up for d.
+func (e *endpoint) noKeep(d time.Duration, reason string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.noKeepUntil = time.Now().Add(noKeepTime)
-	e.log.Info("kept sessions not used: "+reason, "retry_after", noKeepTime)
+	e.noKeepUntil = time.Now().Add(d)
+	e.log.Info("kept sessions not used: "+reason, "retry_after", d)
+}
+
+// capacityRefused remembers a capacity that is too large for the server, though
+// a transfer may not be.
+func (e *endpoint) capacityRefused(capacity int64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.refusedCapacity = sizeLimit{size: capacity, until: time.Now().Add(limitTime)}
+}
+
+// mayRound reports whether a transfer's size can be rounded up to capacity.
+func (e *endpoint) mayRound(capacity int64) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return capacity < e.refusedCapacity.size || !time.Now().Before(e.refusedCapacity.until)
 }
 
 // writeGrace is how long to wait between writing READY and a PUT's write (12.5).

@@ -232,13 +232,51 @@ func TestKeptSessionsAreGivenUpForAWhile(t *testing.T) {
 		if !e.mayKeep() {
 			t.Fatal("no kept sessions with the word")
 		}
-		e.noKeep("declined")
-		if e.mayKeep() {
-			t.Fatal("tried again at once")
-		}
-		time.Sleep(noKeepTime)
-		if !e.mayKeep() {
-			t.Fatal("never tried again")
+		for _, d := range []time.Duration{noKeepTime, keepPause} {
+			e.noKeep(d, "declined")
+			time.Sleep(d - time.Nanosecond)
+			if e.mayKeep() {
+				t.Fatal("tried again at once")
+			}
+			time.Sleep(time.Nanosecond)
+			if !e.mayKeep() {
+				t.Fatal("never tried again")
+			}
 		}
 	})
+}
+
+// Part uploads are taken on trust, of an endpoint that advertises on FINAL only.
+func TestLackingExtensions(t *testing.T) {
+	on := func(path string, words token.Capabilities) func(*endpoint) {
+		return func(e *endpoint) {
+			h := make(http.Header)
+			if words != 0 {
+				h.Set(token.HeaderCapabilities, words.String())
+			}
+			e.learn(path, answer{status: http.StatusOK, header: h})
+		}
+	}
+	const all = token.CapMP | token.CapCond
+	for _, c := range []struct {
+		name             string
+		seen             func(*endpoint)
+		need, have, want token.Capabilities
+	}{
+		{"has them", on(token.PathPrepare, all), all, all, 0},
+		{"needs none", on(token.PathPrepare, all), 0, 0, 0},
+		{"part, on FINAL before", on(token.PathReady, all), token.CapMP, 0, 0},
+		{"part, on PREPARE before", on(token.PathPrepare, all), token.CapMP, 0, token.CapMP},
+		{"condition, on FINAL before", on(token.PathReady, all), token.CapCond, 0, token.CapCond},
+		{"condition, on PREPARE before", on(token.PathPrepare, all), token.CapCond, token.CapMP, token.CapCond},
+	} {
+		e, _ := testEndpoint()
+		c.seen(e)
+		if got := e.lacks(c.need, c.have); got != c.want {
+			t.Errorf("%s: lacks %q, want %q", c.name, got, c.want)
+		}
+		if _, known := e.capabilities(); known == (c.want != 0) {
+			t.Errorf("%s: known afterwards: %v", c.name, known)
+		}
+	}
 }

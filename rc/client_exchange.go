@@ -38,6 +38,7 @@ type exchange struct {
 	postedAt  time.Time
 	sent      bool // the request may have left
 	completed bool
+	rejected  bool // PUT: the write, by the peer's QP
 	final     *token.Final
 }
 
@@ -83,7 +84,7 @@ func (x *exchange) run(ctx context.Context) (token.Final, *failure) {
 	if !answered {
 		// Without the data a PUT cannot succeed any more, so an answer that is on its way
 		// settles what the completion left open.
-		if x.posted && fail.cause == causeCompletion && !errors.Is(fail.err, errRejected) {
+		if x.posted && fail.cause == causeCompletion && !x.rejected {
 			select {
 			case r := <-replies:
 				answered = true
@@ -113,9 +114,15 @@ func (x *exchange) run(ctx context.Context) (token.Final, *failure) {
 func (x *exchange) awaitAck() {
 	select {
 	case wc := <-x.link.conn.Completions():
-		x.completed = wc.Status == verbs.WCSuccess && wc.ID == uint64(x.cookie)
+		x.note(wc)
 	case <-time.After(ackLag):
 	}
+}
+
+// note takes the completion of a write whose transfer has failed otherwise.
+func (x *exchange) note(wc verbs.WC) {
+	x.completed = x.completed || wc.Status == verbs.WCSuccess && wc.ID == uint64(x.cookie)
+	x.rejected = x.rejected || rejects(wc.Status)
 }
 
 // lastWord looks, after the drain, for the good completion of a PUT's write that
@@ -124,9 +131,7 @@ func (x *exchange) lastWord() {
 	for x.posted && !x.completed {
 		select {
 		case wc := <-x.link.conn.Completions():
-			if wc.Status == verbs.WCSuccess && wc.ID == uint64(x.cookie) {
-				x.completed = true
-			}
+			x.note(wc)
 		default:
 			return
 		}
@@ -136,12 +141,24 @@ func (x *exchange) lastWord() {
 // maybeStored reports whether a PUT whose data and request may both have arrived
 // can have been stored despite the failure.
 func (x *exchange) maybeStored(fail *failure) bool {
-	if fail.cause != causeAnswer {
-		return !errors.Is(fail.err, errRejected)
+	if x.rejected {
+		return false
 	}
-	// The servers' own 5xx exclude it, those of a proxy in between do not.
+	if fail.cause != causeAnswer {
+		return true
+	}
+	// The servers' own errors exclude it, those of a proxy in between do not. The
+	// write need not have completed: its acknowledgement may have been lost.
 	a := fail.answer
-	return x.completed && a.code == "" && (a.status == http.StatusBadGateway || a.status == http.StatusGatewayTimeout)
+	switch {
+	case a.status == http.StatusGatewayTimeout:
+		return true
+	case a.header.Get(token.HeaderProtocol) != "", protocolCode(a.code):
+		return false
+	case x.kept, x.link.caps.Has(token.CapKeep):
+		return true // such a server has the echo on all its answers
+	}
+	return a.code == ""
 }
 
 // settle lets an error answer decide after a failed write.
@@ -155,10 +172,14 @@ func (x *exchange) settle(fail *failure, r reply) {
 // wait runs until both the completion and FINAL are good, or something is not.
 func (x *exchange) wait(ctx context.Context, wrote <-chan struct{}, replies <-chan reply) (fail *failure, answered bool) {
 	port := x.c.ep.portContext()
+	portLost := port.Done()
 	deadline := time.NewTimer(time.Until(x.t.deadline))
 	defer deadline.Stop()
 	var grace, lag <-chan time.Time
 	for !x.completed || x.final == nil {
+		if x.completed && x.t.op == OpPut {
+			portLost = nil // the answer comes another way
+		}
 		select {
 		case <-wrote:
 			if x.t.op == OpPut && !x.posted && grace == nil {
@@ -190,7 +211,7 @@ func (x *exchange) wait(ctx context.Context, wrote <-chan struct{}, replies <-ch
 			return &failure{phase: PhaseData, cause: causeDeadline, err: ErrDeadline}, answered
 		case <-ctx.Done():
 			return &failure{phase: PhaseData, cause: causeCaller, err: context.Cause(ctx)}, answered
-		case <-port.Done():
+		case <-portLost:
 			return &failure{phase: PhaseData, cause: causeSuspended, err: context.Cause(port)}, answered
 		}
 	}
@@ -219,8 +240,11 @@ func (x *exchange) write() *failure {
 	return nil
 }
 
-// errRejected marks a write that the peer's QP refused: it has not all the data.
-var errRejected = errors.New("refused by the peer's queue pair")
+// rejects reports whether a status is that of a write that the peer's QP refused,
+// so that the peer has not all the data.
+func rejects(s verbs.WCStatus) bool {
+	return s == verbs.WCRemAccessErr || s == verbs.WCRemInvReqErr || s == verbs.WCRemOpErr
+}
 
 // complete judges a completion (sections 12.5 and 12.6).
 func (x *exchange) complete(wc verbs.WC) *failure {
@@ -228,14 +252,10 @@ func (x *exchange) complete(wc verbs.WC) *failure {
 		return &failure{phase: PhaseData, cause: causeCompletion, err: err}
 	}
 	if wc.Status != verbs.WCSuccess {
-		switch wc.Status {
-		case verbs.WCRetryExcErr:
-			if !x.atOnce && x.t.op == OpPut {
-				x.c.ep.writeRetriesExceeded()
-			}
-		case verbs.WCRemAccessErr, verbs.WCRemInvReqErr, verbs.WCRemOpErr:
-			return bad(fmt.Errorf("%w: %s: %w", ErrCompletion, wc.Status, errRejected))
+		if wc.Status == verbs.WCRetryExcErr && !x.atOnce && x.t.op == OpPut {
+			x.c.ep.writeRetriesExceeded()
 		}
+		x.rejected = x.posted && rejects(wc.Status)
 		return bad(fmt.Errorf("%w: %s", ErrCompletion, wc.Status))
 	}
 	if x.completed || wc.ID != uint64(x.cookie) {

@@ -474,7 +474,16 @@ func TestF9FinalWithoutData(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, rigOptions{hooks: rctest.Hooks{NoWrite: true}})
 	r.peer.Set("b/k", random(failSize))
+	plant(r.seg.Buf)
 	wantError(t, r.transfer(t.Context(), rc.OpGet), rc.ActionHTTP, rc.PhaseData)
+	r.quiet(3)
+	if n := r.peer.Seen("cancel"); n != 1 {
+		t.Errorf("%d CANCELs", n)
+	}
+	if n := r.own.pool.Stats().InUse; n != 0 {
+		t.Errorf("%d queue pairs out", n)
+	}
+	checkCanary(t, r.seg.Buf)
 }
 
 func TestF11ServerDies(t *testing.T) {

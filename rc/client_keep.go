@@ -15,6 +15,9 @@ import (
 // sizes share kept sessions.
 const minCapacity = 1 << 20
 
+// qpSoon is how long a transfer waits for a QP before an idle session must go.
+const qpSoon = 20 * time.Millisecond
+
 // keptSession is a kept session (doc/PROTOCOL.md section 5). It belongs to one
 // transfer, or to the idle list.
 type keptSession struct {
@@ -23,6 +26,7 @@ type keptSession struct {
 	seq      uint32
 	cookie   uint32      // of the last transfer
 	expiry   *time.Timer // while idle
+	epoch    uint64      // of the endpoint when it was opened
 }
 
 // capacityFor is the capacity to open a session with for a transfer of size bytes.
@@ -31,17 +35,22 @@ func (c *Client) capacityFor(op Op, size int64) int64 {
 	for capacity < size {
 		capacity *= 2
 	}
-	return max(size, min(capacity, c.MaxTransfer(op)))
+	capacity = max(size, min(capacity, c.MaxTransfer(op)))
+	if !c.ep.mayRound(capacity) {
+		return size
+	}
+	return capacity
 }
 
-// takeKept returns an idle session of the same principal, the smallest that fits
-// and of those the most recently used; nil if there is none.
-func (c *Client) takeKept(creds token.Credentials, size int64) *keptSession {
+// takeKept returns an idle session of the same principal whose server can what is
+// needed, the smallest that fits and of those the most recently used; nil if
+// there is none.
+func (c *Client) takeKept(creds token.Credentials, size int64, need token.Capabilities) *keptSession {
 	c.keptMu.Lock()
 	defer c.keptMu.Unlock()
 	best := -1
 	for i, s := range c.idle {
-		if s.link.peer.creds == creds && s.capacity >= size && (best < 0 || s.capacity <= c.idle[best].capacity) {
+		if s.link.peer.creds == creds && s.capacity >= size && s.link.caps.Has(need) && (best < 0 || s.capacity <= c.idle[best].capacity) {
 			best = i
 		}
 	}
@@ -60,16 +69,25 @@ func (c *Client) openKept(ctx context.Context, creds token.Credentials, t *trans
 	if !c.reserve() {
 		return nil, nil, nil
 	}
+	epoch := c.ep.epoch.Load()
 	capacity := c.capacityFor(t.op, t.size())
-	l, fail, unsafe := c.connect(ctx, t, creds, token.PrepareRequest{
-		Op: t.op, Target: t.target, Size: capacity, Keep: true,
-	})
+	prepare := func() (*link, *failure, error) {
+		return c.connect(ctx, t, creds, token.PrepareRequest{
+			Op: t.op, Target: t.target, Size: capacity, Keep: true,
+		})
+	}
+	l, fail, unsafe := prepare()
+	if unsafe == nil && tooLarge(fail) && capacity > t.size() {
+		c.ep.capacityRefused(capacity)
+		capacity = t.size()
+		l, fail, unsafe = prepare()
+	}
 	if fail == nil && unsafe == nil && l.keep > 0 {
 		c.keptMu.Lock()
 		c.kept++
 		c.keptMu.Unlock()
 		c.counts.opened()
-		return &keptSession{link: l, capacity: capacity}, nil, nil
+		return &keptSession{link: l, capacity: capacity, epoch: epoch}, nil, nil
 	}
 	c.unreserve()
 	if unsafe != nil {
@@ -79,18 +97,27 @@ func (c *Client) openKept(ctx context.Context, creds token.Credentials, t *trans
 		if fail.cause != causeAnswer {
 			return nil, fail, nil
 		}
-		switch fail.answer.status {
-		case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound,
+		pause := noKeepTime
+		switch status := fail.answer.status; status {
+		case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusRequestEntityTooLarge,
 			http.StatusTooManyRequests, http.StatusServiceUnavailable:
 			return nil, fail, nil
+		default:
+			if status >= 500 {
+				pause = keepPause
+			}
 		}
-		c.ep.noKeep(fmt.Sprintf("status %d %s", fail.answer.status, fail.answer.code))
+		c.ep.noKeep(pause, fmt.Sprintf("status %d %s", fail.answer.status, fail.answer.code))
 		return nil, nil, nil
 	}
 	c.drain(l)
 	c.cancel(l)
-	c.ep.noKeep("the endpoint opened an ordinary session")
+	c.ep.noKeep(noKeepTime, "the endpoint opened an ordinary session")
 	return nil, nil, l.release(c)
+}
+
+func tooLarge(f *failure) bool {
+	return f != nil && f.cause == causeAnswer && f.answer.status == http.StatusRequestEntityTooLarge
 }
 
 // reserve makes room for one more session among those of this client, if need be
@@ -110,15 +137,45 @@ func (c *Client) reserve() bool {
 		c.keptMu.Unlock()
 		return false
 	}
-	oldest := c.idle[0]
-	c.idle = c.idle[1:]
-	oldest.expiry.Stop()
+	oldest := c.takeOldest()
 	c.open++ // the oldest one's place is given back when it has ended
-	c.ending.Add(1)
 	c.keptMu.Unlock()
 	defer c.ending.Done()
 	c.end(oldest)
 	return true
+}
+
+// takeOldest takes the idle session that was unused for longest off the list, of
+// which there is one. The caller ends it, and then calls ending.Done. Needs keptMu.
+func (c *Client) takeOldest() *keptSession {
+	oldest := c.idle[0]
+	c.idle = c.idle[1:]
+	oldest.expiry.Stop()
+	c.ending.Add(1)
+	return oldest
+}
+
+// queuePair gets a QP. Where the pool has none left, an idle session gives its own.
+func (c *Client) queuePair(ctx context.Context) (*verbs.Conn, error) {
+	get := func(d time.Duration) (*verbs.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, d)
+		defer cancel()
+		return c.o.Pool.Get(ctx)
+	}
+	conn, err := get(qpSoon)
+	if !errors.Is(err, context.DeadlineExceeded) {
+		return conn, err
+	}
+	c.keptMu.Lock()
+	if len(c.idle) > 0 {
+		oldest := c.takeOldest()
+		c.keptMu.Unlock()
+		c.end(oldest)
+		c.ending.Done()
+	} else {
+		c.keptMu.Unlock()
+	}
+	return get(qpWait)
 }
 
 func (c *Client) unreserve() {
@@ -186,7 +243,8 @@ func (c *Client) next(ctx context.Context, s *keptSession, t *transfer) (f token
 func (c *Client) idleAgain(s *keptSession) {
 	hold := min(c.o.KeepIdle, s.link.keep*3/4)
 	c.keptMu.Lock()
-	if c.closed || s.seq == 1<<32-1 {
+	// Suspend and SetGID count the epoch before they end what is idle.
+	if c.closed || s.seq == 1<<32-1 || s.epoch != c.ep.epoch.Load() {
 		c.keptMu.Unlock()
 		c.end(s)
 		return

@@ -9,9 +9,9 @@ import (
 )
 
 // Suspend is called when the port can carry no transfers: those that run end at
-// once with ErrSuspended and the Action that is safe, idle kept sessions are
-// given up, and nothing is eligible until Resume. Reason is what EligibleGet and
-// EligiblePut say.
+// once with ErrSuspended and the Action that is safe, but for PUTs whose data has
+// arrived and that only wait for the answer. Kept sessions are given up, and
+// nothing is eligible until Resume. Reason is what EligibleGet and EligiblePut say.
 func (c *Client) Suspend(reason string) {
 	c.ep.suspend(reason)
 	c.endIdle()
@@ -58,6 +58,7 @@ func (e *endpoint) suspend(reason string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.suspended = reason
+	e.epoch.Add(1)
 	e.portLost(fmt.Errorf("%w: %s", ErrSuspended, reason))
 }
 
@@ -95,6 +96,7 @@ func (e *endpoint) setGIDs(own verbs.GIDEntry, table []verbs.GIDEntry) bool {
 	}
 	e.log.Info("own GID changed", "gid_index", own.Index, "gid", own.GID)
 	e.gid = own
+	e.epoch.Add(1)
 	return true
 }
 

@@ -88,7 +88,8 @@ func TestSuspendEndsGet(t *testing.T) {
 	}
 }
 
-// A PUT whose data the server has may have been stored.
+// A PUT whose data the server has may have been stored; one that knows that the
+// data is there waits for the answer, which does not come by the port.
 func TestSuspendEndsPut(t *testing.T) {
 	g := newGate()
 	d := newDuo(t, duoOptions{})
@@ -103,14 +104,52 @@ func TestSuspendEndsPut(t *testing.T) {
 	}
 	c := d.client(nil)
 	d.warm(c)
-	err := stalled(t, c, g, func() error { return d.put(c, "k", 100_000) })
+	ended := make(chan error, 1)
+	go func() { ended <- d.put(c, "k", 100_000) }()
+	g.await(t)
+	c.Suspend(portDown)
+	g.release()
+	err := <-ended
 	// Of the write's acknowledgement and the port the one may be seen first.
 	var e *rc.Error
-	if !errors.As(err, &e) || e.Action != rc.ActionUnknown || !errors.Is(err, rc.ErrSuspended) {
+	if err != nil && (!errors.As(err, &e) || e.Action != rc.ActionUnknown || !errors.Is(err, rc.ErrSuspended)) {
 		t.Errorf("error %v, want one that leaves it open whether the object is stored", err)
 	}
-	g.release()
+	if _, ok := d.objects.get("/b/k"); err == nil && !ok {
+		t.Error("not stored")
+	}
+	eventually(t, "no kept session", func() bool { return c.Stats().Kept == 0 })
 	wantSuspended(t, d, c)
+}
+
+// A kept session whose transfer outlives the change of the GID ends with it.
+func TestSetGIDDuringTransfer(t *testing.T) {
+	g := newGate()
+	d := newDuo(t, duoOptions{})
+	defer g.release()
+	var armed atomic.Bool
+	d.objects.opened = func() error {
+		if armed.Swap(false) {
+			g.hold()
+		}
+		return nil
+	}
+	c := d.client(nil)
+	d.warm(c)
+	d.objects.put("/b/k", random(1000))
+	armed.Store(true)
+	ended := make(chan error, 1)
+	go func() { ended <- d.get(c, "k", 1000) }()
+	g.await(t)
+	other := verbs.GIDEntry{Index: d.own.gid.Index + 7, GID: verbs.GID{0: 0xfe, 1: 0x80, 15: 10}, Type: verbs.GIDRoCEv2}
+	c.SetGID(other.Index, other.GID, []verbs.GIDEntry{other})
+	g.release()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if s := c.Stats(); s.Kept != 0 {
+		t.Errorf("%d sessions from the old GID are kept", s.Kept)
+	}
 }
 
 func TestSuspendEndsPrepare(t *testing.T) {

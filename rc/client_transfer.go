@@ -141,7 +141,7 @@ func (c *Client) try(ctx context.Context, t *transfer, fresh bool) (f token.Fina
 	}
 	if !c.o.NoKeep {
 		if !fresh {
-			if s := c.takeKept(creds, t.size()); s != nil {
+			if s := c.takeKept(creds, t.size(), t.need); s != nil {
 				return c.next(ctx, s, t)
 			}
 		}
@@ -239,9 +239,13 @@ func (c *Client) prepare(ctx context.Context, t *transfer, creds token.Credentia
 	ctx, lost := context.WithCancelCause(ctx)
 	defer lost(nil)
 	defer context.AfterFunc(port, func() { lost(context.Cause(port)) })()
-	conn, err := c.o.Pool.Get(ctx)
+	conn, err := c.queuePair(ctx)
 	if err != nil {
-		return nil, theirs, interrupted(ctx, &failure{cause: causeLocal, err: fmt.Errorf("queue pair: %w", err)}), nil
+		fail := &failure{cause: causeLocal, err: fmt.Errorf("queue pair: %w", err)}
+		if !errors.Is(context.Cause(ctx), ErrDeadline) { // for which the endpoint is not to blame
+			fail = interrupted(ctx, fail)
+		}
+		return nil, theirs, fail, nil
 	}
 	l = &link{conn: conn, cookie: newCookie()}
 	undo := func(f *failure) (*link, verbs.GID, *failure, error) {
@@ -285,6 +289,9 @@ func (c *Client) prepare(ctx context.Context, t *transfer, creds token.Credentia
 		return undo(&failure{cause: causeMalformed, err: fmt.Errorf("%w: %w", ErrProtocol, err)})
 	}
 	c.ep.prepared()
+	if c.ep.lacks(t.need, pr.Capabilities) != 0 {
+		return undo(&failure{cause: causeLacking, err: fmt.Errorf("%w: %s", ErrNotEligible, lacking(t.need, pr.Capabilities))})
+	}
 	l.caps, l.mrAddr, l.mrRKey, l.keep = pr.Capabilities, pr.MRAddr, pr.MRRKey, pr.Keep
 	theirs = verbs.GID(pr.Token.GID)
 	// On InfiniBand the prefix of a GID is the subnet's, not an address family.
@@ -301,6 +308,7 @@ func (c *Client) prepare(ctx context.Context, t *transfer, creds token.Credentia
 		Port:         c.o.Port,
 		TrafficClass: c.o.TrafficClass,
 		SL:           c.o.SL,
+		NoAccess:     r.Op == OpPut && !r.Keep,
 	})
 	if err != nil {
 		return undo(&failure{cause: causeConnect, err: fmt.Errorf("connect queue pair: %w", err)})
