@@ -13,32 +13,6 @@ import (
 	"s3rdmafs/verbs"
 )
 
-// MemlockLimit returns the bytes that this process may register. unlimited
-// is true when the kernel does not check, because RLIMIT_MEMLOCK is infinite or
-// because of CAP_IPC_LOCK.
-func MemlockLimit() (limit uint64, unlimited bool) {
-	var r unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r); err != nil {
-		return 0, false
-	}
-	return r.Cur, r.Cur == unix.RLIM_INFINITY || mayLockAnything()
-}
-
-// mayLockAnything reports CAP_IPC_LOCK. The kernel asks for it in the first
-// user namespace, so root of a container that has its own does not count.
-func mayLockAnything() bool {
-	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	if err := unix.Capget(&hdr, &data[0]); err != nil {
-		return false
-	}
-	if data[0].Effective&(1<<unix.CAP_IPC_LOCK) == 0 {
-		return false
-	}
-	m, err := os.ReadFile("/proc/self/uid_map")
-	return err != nil || strings.Join(strings.Fields(string(m)), " ") == "0 0 4294967295"
-}
-
 // pinned returns the bytes this process has pinned, as the kernel counts
 // them against the limit.
 func pinned() uint64 {
@@ -60,7 +34,7 @@ func pinned() uint64 {
 // registerError explains a failed registration of length bytes: the kernel
 // says ENOMEM (EPERM with a limit of zero) for the limit as for lack of memory.
 func registerError(errno unix.Errno, length int) error {
-	limit, unlimited := MemlockLimit()
+	limit, unlimited := verbs.MemlockLimit()
 	return registerErrorAt(errno, length, pinned(), limit, unlimited)
 }
 

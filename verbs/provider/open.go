@@ -84,7 +84,7 @@ func OpenWith(name, endpointHost string, o Options, log *slog.Logger) (verbs.Dev
 
 // MemlockLimit returns how many bytes this process may register. unlimited is
 // true when no limit applies, also because of CAP_IPC_LOCK.
-func MemlockLimit() (limit uint64, unlimited bool) { return ibv.MemlockLimit() }
+func MemlockLimit() (limit uint64, unlimited bool) { return verbs.MemlockLimit() }
 
 func (s *system) openFor(name, host string, log *slog.Logger) (verbs.Device, Choice, error) {
 	switch name {

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"sync"
 
-	"golang.org/x/sys/unix"
-
 	"s3rdmafs/verbs"
 )
 
@@ -20,14 +18,9 @@ var pinned struct {
 func pin(n uint64) error {
 	pinned.Lock()
 	defer pinned.Unlock()
-	if !mayLockAny() {
-		var lim unix.Rlimit
-		if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &lim); err != nil {
-			return fmt.Errorf("getrlimit: %w", err)
-		}
-		if n > lim.Cur || pinned.bytes > lim.Cur-n {
-			return fmt.Errorf("%w: %d bytes more than %d registered, limit %d", verbs.ErrMemlock, n, pinned.bytes, lim.Cur)
-		}
+	limit, unlimited := verbs.MemlockLimit()
+	if !unlimited && (n > limit || pinned.bytes > limit-n) {
+		return fmt.Errorf("%w: %d bytes more than %d registered, limit %d", verbs.ErrMemlock, n, pinned.bytes, limit)
 	}
 	pinned.bytes += n
 	return nil
@@ -37,14 +30,4 @@ func unpin(n uint64) {
 	pinned.Lock()
 	pinned.bytes -= n
 	pinned.Unlock()
-}
-
-// mayLockAny reports whether CAP_IPC_LOCK is in effect.
-func mayLockAny() bool {
-	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	if err := unix.Capget(&hdr, &data[0]); err != nil {
-		return false
-	}
-	return data[0].Effective&(1<<unix.CAP_IPC_LOCK) != 0
 }

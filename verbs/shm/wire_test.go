@@ -423,8 +423,7 @@ func TestMemlock(t *testing.T) {
 		checkMemlock(t)
 		return
 	}
-	cmd := exec.Command(os.Args[0], "-test.run=^TestMemlock$", "-test.v")
-	cmd.Env = append(os.Environ(), memlockEnv+"=1")
+	cmd := memlockCommand()
 	type result struct {
 		out []byte
 		err error
@@ -446,13 +445,36 @@ func TestMemlock(t *testing.T) {
 	}
 }
 
-func checkMemlock(t *testing.T) {
-	if mayLockAny() {
-		t.Fatal("CAP_IPC_LOCK is in effect")
+// Root of a user namespace has CAP_IPC_LOCK in it, which does not count.
+func TestMemlockInAUserNamespace(t *testing.T) {
+	cmd := memlockCommand()
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
 	}
+	out, err := cmd.CombinedOutput()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		t.Skipf("user namespaces cannot be made here: %v", err)
+	}
+	if err != nil || !bytes.Contains(out, []byte("--- PASS: TestMemlock")) {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// memlockCommand is this program, to run checkMemlock.
+func memlockCommand() *exec.Cmd {
+	cmd := exec.Command(os.Args[0], "-test.run=^TestMemlock$", "-test.v")
+	cmd.Env = append(os.Environ(), memlockEnv+"=1")
+	return cmd
+}
+
+func checkMemlock(t *testing.T) {
 	limit := unix.Rlimit{Cur: 64 << 10, Max: 64 << 10}
 	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
 		t.Fatal(err)
+	}
+	if _, unlimited := verbs.MemlockLimit(); unlimited {
+		t.Fatal("CAP_IPC_LOCK is in effect")
 	}
 	a := newNode(t, 128<<10, 64, nil)
 	b := newNode(t, 128<<10, 64, nil)
