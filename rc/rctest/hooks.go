@@ -23,6 +23,8 @@ type Hooks struct {
 	Immediate func(cookie uint32) uint32
 	// Remote may change the destination of a GET.
 	Remote func(addr uint64, rkey uint32) (uint64, uint32)
+	// Intrude makes a PUT's server write into the client's memory first.
+	Intrude func() (addr uint64, rkey uint32)
 	// Store may refuse to store a PUT with an S3 error.
 	Store func() (status int, code string)
 	// BeforeFinal is called when all is done, before FINAL is answered. Returning

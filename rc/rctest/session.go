@@ -277,6 +277,13 @@ func (s *session) write(ctx context.Context, addr uint64, rkey uint32) error {
 
 // receive waits for a PUT's data and checks it.
 func (s *session) receive(ctx context.Context) error {
+	if h := &s.peer.o.Hooks; h.Intrude != nil {
+		wr := verbs.SendWR{ID: 3, Opcode: verbs.OpWrite, Signaled: true, SGEs: []verbs.SGE{{Addr: s.mr.Addr(), Length: uint32(s.size), LKey: s.mr.LKey()}}}
+		wr.RemoteAddr, wr.RKey = h.Intrude()
+		if err := s.qp.PostSend(wr); err != nil {
+			return err
+		}
+	}
 	wc, err := s.completion(ctx)
 	if err != nil {
 		return err
