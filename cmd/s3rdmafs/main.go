@@ -34,7 +34,8 @@ func run(args []string) int {
 		kong.Description("Mount S3 buckets as directories, object bytes by RDMA."),
 		kong.UsageOnError(),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
-		kong.Vars{"version": version.String()},
+		kong.ValueFormatter(helpWithDefault),
+		kong.Vars{"version": "s3rdmafs " + version.String()},
 	)
 	if err != nil {
 		panic(err)
@@ -49,6 +50,15 @@ func run(args []string) int {
 		return 1
 	}
 	return 0
+}
+
+// helpWithDefault adds the default where a placeholder hides it.
+func helpWithDefault(v *kong.Value) string {
+	help := kong.DefaultHelpValueFormatter(v)
+	if v.Tag.PlaceHolder == "" || !v.HasDefault {
+		return help
+	}
+	return strings.TrimSuffix(help, ".") + " (default: " + v.Default + ")."
 }
 
 // oneLine is err's text as one sentence, also where errors were joined.

@@ -19,7 +19,7 @@ import (
 type statCmd struct {
 	Mountpoint string `arg:"" help:"The directory it is mounted at." type:"path"`
 	JSON       bool   `name:"json" help:"Print JSON." xor:"form"`
-	Get        string `placeholder:"NAME" help:"Print one counter alone, for scripts: store.get.rdma.bytes." xor:"form"`
+	Get        string `placeholder:"NAME" help:"Print one counter alone, for scripts: store.read.rdma.bytes." xor:"form"`
 }
 
 func (c *statCmd) Run() error {

@@ -16,7 +16,7 @@ import (
 type command struct {
 	Dir         string   `help:"Directory of the buckets: each subdirectory is one." placeholder:"DIR"`
 	MetadataDir string   `help:"Directory for metadata where DIR's file system has no extended attributes (default: a hidden one beside DIR)." placeholder:"DIR"`
-	Listen      string   `help:"Address to listen on; port 0 takes any free one." default:"127.0.0.1:7070" placeholder:"HOST:PORT"`
+	Listen      string   `help:"Address to listen on, HOST:PORT; port 0 takes any free one." default:"127.0.0.1:7070"`
 	Bucket      []string `help:"Create this bucket if it does not exist (repeatable)." sep:"none" placeholder:"NAME"`
 	ReadOnly    bool     `help:"Refuse all writes."`
 	Region      string   `help:"Region of the signatures." default:"us-east-1"`
@@ -24,7 +24,7 @@ type command struct {
 	Cert        string   `help:"Certificate to serve HTTPS with (PEM)." placeholder:"FILE"`
 	Key         string   `help:"Key of the certificate (PEM)." placeholder:"FILE"`
 
-	Device string `help:"RDMA device: auto, shm (the software device), none, or a name." default:"auto" placeholder:"NAME"`
+	Device string `help:"RDMA device: auto, shm (the software device), none, or a name." default:"auto"`
 	pathflags.Flags
 	StagingSize byteSize `help:"Limit of registered staging memory. Default: 1GiB, or less if the process may not lock as much." placeholder:"SIZE"`
 
