@@ -26,9 +26,9 @@ type benchCmd struct {
 	Device   string `default:"auto" placeholder:"NAME" help:"As for mount."`
 
 	RDMA        string        `name:"rdma" enum:"both,auto,require,off" default:"both" help:"both: RDMA and HTTP in turn. auto: as a mount chooses. require: only RDMA. off: only HTTP."`
-	Sizes       []size        `default:"64KiB,1MiB,16MiB" placeholder:"SIZE,…" help:"Sizes of the objects."`
-	Concurrency []int         `default:"1,8" placeholder:"N,…" help:"Numbers of transfers at a time."`
-	Ops         []string      `enum:"get,put" default:"get,put" placeholder:"OP,…" help:"get, put."`
+	Sizes       []size        `default:"64KiB,1MiB,16MiB" placeholder:"SIZE" help:"Sizes of the objects."`
+	Concurrency []int         `default:"1,8" placeholder:"N" help:"Numbers of transfers at a time."`
+	Ops         []string      `enum:"get,put" default:"get,put" placeholder:"OP" help:"get, put."`
 	Time        time.Duration `default:"3s" help:"How long each line of the table is measured."`
 	Memory      size          `default:"1GiB" placeholder:"SIZE" help:"Limit of the buffers: the highest concurrency of the largest size."`
 	JSON        string        `name:"json" placeholder:"FILE" help:"Write JSON to FILE too; to stdout instead of the table with -."`
