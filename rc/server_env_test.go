@@ -244,8 +244,11 @@ func (e *serverEnv) post(ctx context.Context, principal, path string, h http.Hea
 	if caps := token.CapabilitiesOf(resp.Header); !caps.Has(token.CapMP | token.CapEP | token.CapBig | token.CapCond | token.CapCRC | token.CapKeep | token.CapMeta) {
 		return a, fmt.Errorf("%s: capabilities are %q", path, caps)
 	}
+	if echo := resp.Header.Get(token.HeaderProtocol); echo != token.Protocol {
+		return a, fmt.Errorf("%s: status %d with protocol %q", path, resp.StatusCode, echo)
+	}
 	if resp.StatusCode == http.StatusOK {
-		if len(body) != 0 || resp.ContentLength != 0 || resp.Header.Get(token.HeaderProtocol) != token.Protocol {
+		if len(body) != 0 || resp.ContentLength != 0 {
 			return a, fmt.Errorf("%s: success with %d bytes of body, headers %v", path, len(body), resp.Header)
 		}
 		return a, nil

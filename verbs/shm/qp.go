@@ -221,18 +221,14 @@ func (q *qp) discard() {
 	q.unreported = 0
 }
 
-// fail moves the QP to ERR for a reason outside of its own work.
+// fail moves the QP to ERR for a reason outside of its own work, which only an
+// event can tell of. What goes wrong with its own is told by completions.
 func (q *qp) fail() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed || q.state == verbs.StateReset || q.state == verbs.StateErr {
 		return
 	}
-	q.fatal()
-}
-
-// fatal is toErr with the asynchronous event of a QP that failed.
-func (q *qp) fatal() {
 	q.toErr()
 	q.dev.emit(verbs.Event{Type: verbs.EventQPFatal, QPN: q.num})
 }

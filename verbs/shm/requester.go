@@ -253,7 +253,7 @@ func (q *qp) endHead(status verbs.WCStatus) {
 	q.inflight = q.inflight[1:]
 	r.unpin()
 	q.completeSend(r.wr, status, 0)
-	q.fatal()
+	q.toErr()
 }
 
 // ackUpTo completes the n oldest WRs in flight. q.mu is held.

@@ -224,7 +224,7 @@ func (q *qp) nak(w *inWrite, status verbs.WCStatus) (replyFrame, bool) {
 	if q.gen.Load() != w.gen {
 		return replyFrame{}, false
 	}
-	q.fatal()
+	q.toErr()
 	return w.frame.reply(replyNAK, uint64(status)), true
 }
 

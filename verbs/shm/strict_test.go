@@ -144,15 +144,36 @@ func wantEvent(t *testing.T, d *Device, want verbs.EventType, qpn uint32) {
 	}
 }
 
-func TestAccessErrorEvent(t *testing.T) {
+// TestAccessErrorIsNoEvent: a refused write is told by completions only, so that
+// a QP can be used again after it.
+func TestAccessErrorIsNoEvent(t *testing.T) {
 	a, b := newNode(t, 4096, 64, nil), newNode(t, 4096, 64, nil)
 	qa, qb := a.qp(t), b.qp(t)
 	connect(t, a, b, qa, qb, 10, 20)
 	src, dst := a.reg(t, 0), b.reg(t, verbs.AccessLocalWrite)
 	postRecv(t, qb, 1)
 	post(t, qa, src, dst, 100, 2)
-	wantEvent(t, b.dev, verbs.EventQPFatal, qb.Num())
-	wantEvent(t, a.dev, verbs.EventQPFatal, qa.Num())
+	if wc := a.next(t); wc.Status != verbs.WCRemAccessErr {
+		t.Errorf("send ended with %s", wc.Status)
+	}
+	if wc := b.next(t); wc.Status != verbs.WCWRFlushErr {
+		t.Errorf("receive ended with %s", wc.Status)
+	}
+	for _, d := range []*Device{a.dev, b.dev} {
+		d.Emit(verbs.Event{Type: verbs.EventPortActive, Port: 1})
+		if e := <-d.Events(); e.Type != verbs.EventPortActive {
+			t.Errorf("event %+v", e)
+		}
+	}
+}
+
+// TestFailQPIsAnEvent: nothing else tells of it.
+func TestFailQPIsAnEvent(t *testing.T) {
+	a := newNode(t, 4096, 64, nil)
+	q := a.qp(t)
+	modify(t, q, initAttr())
+	wantErr(t, "fail", a.dev.FailQP(q.Num()), nil)
+	wantEvent(t, a.dev, verbs.EventQPFatal, q.Num())
 }
 
 // TestErrorCompletionsAreJunk: the fields that mean nothing look like anything.
