@@ -53,7 +53,8 @@ type ClientOptions struct {
 	// Checksum asks endpoints that can (extension "crc") for a checksum of each
 	// transfer and compares it.
 	Checksum bool
-	// NoKeep switches kept sessions off.
+	// NoKeep switches kept sessions off: then each transfer's QP ends with it, and
+	// with the QP what the server could do with a GET's rkey.
 	NoKeep bool
 	// KeepIdle is how long an unused kept session is held; default 30 s. The
 	// server's promise shortens it.
@@ -192,9 +193,12 @@ type GetResult struct {
 	VersionID string // "" when not versioned
 }
 
-// Get fetches a range. When it returns, in success or error, no peer can touch
-// Dst any more; the exception is an error that wraps verbs.ErrUnsafe. After an
-// error the contents of Dst are undefined. Errors are *Error.
+// Get fetches a range. When it returns, in success or error, the transfer's writes
+// are over, unless an error wraps verbs.ErrUnsafe: a server that obeys the protocol
+// touches Dst no more. One that does not still could while a session is kept (see
+// NoKeep), as it has the rkey of the whole of Dst.MR until that is closed
+// (doc/PROTOCOL.md, section 5.5). After an error the contents of Dst are undefined.
+// Errors are *Error.
 func (c *Client) Get(ctx context.Context, r GetRequest) (GetResult, error) {
 	t := &transfer{
 		op:     OpGet,
@@ -229,9 +233,9 @@ type PutResult struct {
 	VersionID string // "" when not versioned
 }
 
-// Put stores Src. When it returns, in success or error, no peer has any right
-// to memory of Src. Errors are *Error; ActionUnknown means that the object may
-// have been stored.
+// Put stores Src, which needs no remote rights: no peer is told its rkey. When Put
+// returns, Src is read no more, unless the error wraps verbs.ErrUnsafe. Errors are
+// *Error; ActionUnknown means that the object may have been stored.
 func (c *Client) Put(ctx context.Context, r PutRequest) (PutResult, error) {
 	t := &transfer{
 		op:     OpPut,

@@ -8,9 +8,10 @@
 //
 // What a transfer reads from or writes to belongs to the transfer until Get or
 // Put (Client), or the session's teardown (Server), is over. It is given
-// back only when the peer's right to touch it has ended: after a good completion
+// back only when the peer has no more business with it: after a good completion
 // together with a good FINAL, or after the QP left RTS and every posted work
-// request came back. Where a QP can be neither drained nor destroyed, the
+// request came back. The former is a matter of the peer's obedience where the
+// session is kept, the latter is not. Where a QP can be neither drained nor destroyed, the
 // error wraps verbs.ErrUnsafe and the memory must stay registered and out of use for good.
 //
 // # Locks of the client

@@ -69,8 +69,8 @@ func (p Phase) String() string {
 	return fmt.Sprintf("Phase(%d)", uint8(p))
 }
 
-// Error is a transfer that failed on the client's side. After it is returned no
-// peer can touch the memory of the transfer, unless it wraps verbs.ErrUnsafe.
+// Error is a transfer that failed on the client's side. When it is returned the
+// transfer's QP is drained and its memory free, unless it wraps verbs.ErrUnsafe.
 type Error struct {
 	Op      Op
 	Phase   Phase

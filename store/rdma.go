@@ -11,8 +11,9 @@ import (
 )
 
 // RDMA is what the store needs of an RDMA client; *rc.Client is one. When Get or
-// Put return, no peer can touch the segment any more, unless the error wraps
-// verbs.ErrUnsafe.
+// Put return, the transfer has no more to do with the segment, unless the error
+// wraps verbs.ErrUnsafe. A server that breaks the protocol may still write into
+// the MR of an earlier Get while a session is kept.
 type RDMA interface {
 	Get(context.Context, rc.GetRequest) (rc.GetResult, error)
 	Put(context.Context, rc.PutRequest) (rc.PutResult, error)
