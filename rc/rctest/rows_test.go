@@ -28,7 +28,7 @@ type row struct {
 	others              map[string]string // further profiles by name
 	tune                func(*rctest.Options)
 	hold                bool // READYs wait until env.gate is released
-	software            bool // needs the software device
+	software            bool // only on the software device
 	probe               func(e *env) string
 }
 
@@ -409,7 +409,10 @@ var rows = []row{
 		}},
 	readyRow("10.1", "GET READY: buffer headers missing", "NoBuffer", [4]string{"400 kept", "400 ended", "500", "400"}, token.HeaderMRAddr, "", token.HeaderMRRKey, ""),
 	readyRow("10.1", "GET READY: buffer zero", "ZeroBuffer", [4]string{"502 ended", "400 ended", "500", "400"}, token.HeaderMRAddr, "0", token.HeaderMRRKey, "0"),
-	readyRow("10.1", "RTR failed", "ConnectFailed", [4]string{"502 RdmaTransferFailed", "500", "500", "500"}, token.HeaderQPN, "ffffffff"),
+	{section: "10.1", name: "RTR failed", knob: "ConnectFailed", software: true, // Soft-RoCE takes any number
+		want: [4]string{"502 RdmaTransferFailed", "500", "500", "500"}, probe: func(e *env) string {
+			return e.ready(e.prepared("GET", objectSize), token.HeaderQPN, "ffffffff")
+		}},
 	{section: "10.1, 14.4, 16", name: "client did not answer; READY again", knob: "PeerBusy", software: true,
 		want: [4]string{"409 RdmaSessionConflict, 200", "500, 409", "500, 409", "409 RdmaPeerBusy, 200"}, probe: func(e *env) string {
 			s := e.open("GET", objectSize)
