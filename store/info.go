@@ -66,6 +66,10 @@ type ReadRequest struct {
 	Off         int64
 	Dst         verbs.Segment
 	ObjectSize  int64 // bytes, of that version
+	// RDMAFailed is told, if not nil, of each RDMA transfer into Dst that failed
+	// after the peer had learned where to write, also if HTTP brought the bytes in
+	// the end. It is called before Read returns, by several goroutines.
+	RDMAFailed func(error)
 }
 
 // PutRequest stores one object from one segment of at most MaxSinglePut bytes.

@@ -119,6 +119,17 @@ func (s *Store) afterRDMA(ctx context.Context, c call, err error) (next, *Error)
 	return nextHTTP, nil
 }
 
+// toldPeer reports whether the peer of a GET that failed may know the rkey. READY
+// and NEXT bring it; a refusal in order says that the peer has dropped it.
+func toldPeer(err error) bool {
+	var e *rc.Error
+	if !errors.As(err, &e) {
+		return true
+	}
+	refused := e.Status >= 400 && e.Status < 500 && e.Status != http.StatusRequestTimeout && e.Code != ""
+	return e.Phase != rc.PhasePrepare && !(e.Phase == rc.PhaseReady && refused)
+}
+
 // fallbackReason groups failures for the counters.
 func fallbackReason(e *rc.Error) string {
 	switch {

@@ -496,3 +496,45 @@ func TestRequireWaitsForBusyServer(t *testing.T) {
 		t.Errorf("%d PUTs by HTTP, %d by RDMA", len(proxy.Requests("PUT")), p.puts)
 	}
 }
+
+// Who lent the memory hears of a failure whose peer may know the rkey, whatever comes
+// after it.
+func TestRDMAFailuresAreTold(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		err  error
+		told bool
+	}{
+		"good":             {nil, false},
+		"not prepared":     {&rc.Error{Phase: rc.PhasePrepare, Action: rc.ActionHTTP, Err: rc.ErrDeadline}, false},
+		"refused":          {&rc.Error{Phase: rc.PhaseReady, Status: 404, Code: "NoSuchRdmaSession", Action: rc.ActionHTTP}, false},
+		"a proxy's answer": {&rc.Error{Phase: rc.PhaseReady, Status: 404, Action: rc.ActionHTTP}, true},
+		"no answer":        {&rc.Error{Phase: rc.PhaseReady, Action: rc.ActionHTTP, Err: rc.ErrDeadline}, true},
+		"timed out":        {&rc.Error{Phase: rc.PhaseReady, Status: 408, Code: "RequestTimeout", Action: rc.ActionHTTP}, true},
+		"transfer failed":  {&rc.Error{Phase: rc.PhaseReady, Status: 502, Code: "RdmaTransferFailed", Action: rc.ActionHTTP}, true},
+		"bad completion":   {&rc.Error{Phase: rc.PhaseData, Action: rc.ActionHTTP, Err: rc.ErrCompletion}, true},
+		"bad bytes":        {&rc.Error{Phase: rc.PhaseFinal, Action: rc.ActionHTTP, Err: rc.ErrChecksum}, true},
+		"something else":   {errors.New("no idea"), true},
+	} {
+		for _, mode := range []Mode{ModeAuto, ModeRequire} {
+			t.Run(name+", "+mode.String(), func(t *testing.T) {
+				t.Parallel()
+				s, p, _, b := told(t, mode)
+				p.get = func(_ rc.GetRequest, r rc.GetResult) (rc.GetResult, error) { return r, c.err }
+				data := noise(100<<10, 1)
+				i := mustPut(t, p.s, PutRequest{Bucket: b, Key: "k", Src: plain(data)})
+				var heard []error
+				_, err := s.Read(context.Background(), ReadRequest{
+					Bucket: b, Key: "k", ETag: i.ETag, Dst: registered(make([]byte, len(data))), ObjectSize: i.Size,
+					RDMAFailed: func(err error) { heard = append(heard, err) },
+				})
+				if (err != nil) != (c.err != nil && mode == ModeRequire) {
+					t.Error(err)
+				}
+				if (len(heard) == 1 && heard[0] == c.err) != c.told || len(heard) > 1 {
+					t.Errorf("told of %v", heard)
+				}
+			})
+		}
+	}
+}

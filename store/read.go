@@ -160,6 +160,9 @@ func (s *Store) readRDMA(ctx context.Context, r ReadRequest, off int64, seg verb
 		q.IfMatch = r.ETag
 	}
 	res, err := s.o.RDMA.Get(ctx, q)
+	if err != nil && r.RDMAFailed != nil && toldPeer(err) {
+		r.RDMAFailed(err)
+	}
 	fail := func(action rc.Action, err error) error {
 		return &rc.Error{Op: rc.OpGet, Phase: rc.PhaseFinal, Action: action, Err: err}
 	}
