@@ -79,7 +79,7 @@ func (c *Cache) unref(b *block) {
 // settle puts a resident block without references where it belongs.
 func (c *Cache) settle(b *block) {
 	switch {
-	case c.closed || b.obj.dead():
+	case c.closed || b.obj.dead() || b.slab.retired:
 		c.drain(b)
 		return
 	case b.spent:

@@ -20,6 +20,7 @@ type Cache struct {
 	slotShift uint // log2 of BlockSize
 	unitShift uint // log2 of SmallBlock
 	staging   int  // first slab that staging may use
+	split     bool // a slab serves either reads or staging, not both
 	ctx       context.Context
 	cancel    context.CancelFunc
 
@@ -30,6 +31,7 @@ type Cache struct {
 	unmapped   bool
 	bytes      [stateCount]int64 // by state
 	pinned     int64
+	lost       int64 // bytes that quarantine takes from reads
 	aheadBytes int64 // blocks with ahead set
 	runs       int   // sequential runs of all streams
 	fetching   int
@@ -62,6 +64,7 @@ func New(o Options) (*Cache, error) {
 		slotShift: uint(bits.TrailingZeros64(uint64(o.BlockSize))),
 		unitShift: uint(bits.TrailingZeros64(uint64(o.SmallBlock))),
 		staging:   len(a.slabs) / 2,
+		split:     len(a.slabs) > 1 && len(a.rails) > 0,
 		arena:     a,
 		names:     map[name][]*Object{},
 	}
@@ -107,7 +110,11 @@ func (c *Cache) Invalidate(bucket, key string) {
 
 // readable is what reads may occupy at most, in bytes.
 func (c *Cache) readable() int64 {
-	return c.opt.Size - c.bytes[stateQuarantined] - c.bytes[stateStaging]
+	n := c.opt.Size - c.lost - c.arena.staged
+	if !c.split {
+		n -= c.bytes[stateStaging]
+	}
+	return n
 }
 
 // aheadLimit is the largest window of one run: all runs together shall

@@ -16,6 +16,14 @@
 // readers stay out of the upper half. So each side always has half of the
 // budget, and a reader never waits for a writer to give something back.
 //
+// At a time a registered slab has one use. The MR of reads lets peers write, that of
+// staging gives them no right at all: the server of a session that is kept for
+// more transfers still has a QP, and the rkey of each MR that it was told, so bytes
+// that exist nowhere else must not lie there. A slab changes its use when it is
+// empty; for staging all its blocks are evicted at once, and readers take it back
+// only after some time, or when they have nothing else. Where nothing is
+// registered, and in a cache of a single slab, staging and blocks mix.
+//
 // # Region states
 //
 //	free → filling → resident → draining → free
@@ -24,11 +32,14 @@
 //
 // A region is filling while a Source may write into it, on a peer's behalf or
 // its own. It leaves that state only when Source.Read returned, which is the
-// Source's word that nobody can write any more. An error that wraps
+// Source's word that its transfers are over. An error that wraps
 // verbs.ErrUnsafe takes that word back: the region is quarantined, which means
 // never used again, its MR never closed and its memory never unmapped.
-// After any other failed transfer the rkey of the slab is retired: the slab is
-// used last, and registered anew once it is empty.
+// After any other RDMA transfer that failed when the peer knew the rkey, also if
+// the bytes came by HTTP then, the slab is retired: its blocks go as soon as nobody
+// reads them, no region is allocated in it, and once empty it is registered anew. A
+// slab with quarantined memory cannot be, and a cache with a single slab goes on
+// using it until it happens to be empty.
 //
 // Draining regions are no longer found but still referenced.
 //

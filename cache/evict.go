@@ -17,23 +17,21 @@ const (
 	needAny              // unread read-ahead too
 )
 
-// take allocates n bytes in slabs [lo, hi), with eviction.
-func (c *Cache) take(r *region, n int64, lo, hi int, descending bool, to state, need need) bool {
-	if c.allocate(r, n, lo, hi, descending, to) {
-		return true
-	}
-	units := int((n + unitSize - 1) / unitSize)
-	return c.reclaim(units, lo, hi, need) && c.allocate(r, n, lo, hi, descending, to)
+func unitsOf(n int64) int { return int((n + unitSize - 1) / unitSize) }
+
+// take allocates what is wanted, with eviction.
+func (c *Cache) take(r *region, w want, to state, need need) bool {
+	w.restless, w.turnover = need == needAny, c.turnover
+	return c.allocate(r, w, to) || c.reclaim(w, need) && c.allocate(r, w, to)
 }
 
-// reclaim evicts blocks so that the units can be allocated in slabs [lo, hi).
-func (c *Cache) reclaim(units, lo, hi int, need need) bool {
+// reclaim evicts blocks so that what is wanted can be allocated.
+func (c *Cache) reclaim(w want, need need) bool {
 	// Read-ahead that stayed unread while the whole budget was replaced
 	// belongs to a reader that stands still.
 	for b := c.unread.back; b != nil && c.turnover-b.stamp > c.opt.Size; b = c.unread.back {
 		c.abandon(b)
 	}
-	span := 1 << orderOf(units)
 	tries := reclaimTries
 	c.reclaimGen++
 	spent, recent := c.spent.back, c.recent.back
@@ -49,7 +47,7 @@ func (c *Cache) reclaim(units, lo, hi int, need need) bool {
 		if need == needCold {
 			warm = (c.turnover - b.stamp) / coldFactor
 		}
-		if c.clearWindow(b, span, lo, hi, warm, false) {
+		if c.clearWindow(b, w, warm, false) {
 			return true
 		}
 		if tries--; tries == 0 && need == needCold {
@@ -61,7 +59,7 @@ func (c *Cache) reclaim(units, lo, hi int, need need) bool {
 	}
 	c.reclaimGen++
 	for b := c.unread.front; b != nil; b = b.next {
-		if c.clearWindow(b, span, lo, hi, 0, true) {
+		if c.clearWindow(b, w, 0, true) {
 			return true
 		}
 	}
@@ -70,14 +68,18 @@ func (c *Cache) reclaim(units, lo, hi int, need need) bool {
 
 // clearWindow evicts all there is in the aligned span of units around b, if
 // all of it can be: not blocks used since less than warm bytes of turnover, and
-// protected read-ahead only with unread set.
-func (c *Cache) clearWindow(b *block, span, lo, hi int, warm int64, unread bool) bool {
+// protected read-ahead only with unread set. For another use it must be the slab.
+func (c *Cache) clearWindow(b *block, w want, warm int64, unread bool) bool {
 	s := b.slab
-	if s.index < lo || s.index >= hi {
+	if s.index < w.lo || s.index >= w.hi || c.arena.shut(s) {
 		return false
 	}
+	span := 1 << orderOf(w.units)
 	from := b.unit &^ (span - 1)
 	to := from + span
+	if s.use != w.use && to <= len(s.owner) {
+		from, to = 0, len(s.owner)
+	}
 	if to > len(s.owner) || s.failedGen == c.reclaimGen && s.failedAt == from {
 		return false
 	}
@@ -105,16 +107,19 @@ func (c *Cache) clearWindow(b *block, span, lo, hi int, warm int64, unread bool)
 	return true
 }
 
-// everFits reports whether quarantine left room for n bytes in slabs [lo, hi).
-func (c *Cache) everFits(n int64, lo, hi int) bool {
+// everFits reports whether quarantine left room for what is wanted.
+func (c *Cache) everFits(w want) bool {
 	if c.bytes[stateQuarantined] == 0 {
 		return true
 	}
-	span := 1 << orderOf(int((n+unitSize-1)/unitSize))
-	for _, s := range c.arena.slabs[lo:hi] {
+	span := 1 << orderOf(w.units)
+	for _, s := range c.arena.slabs[w.lo:w.hi] {
 		units := s.size / unitSize
 		if s.quarantined == 0 && span <= units {
 			return true
+		}
+		if s.use != w.use {
+			continue // for good
 		}
 		for from := 0; from+span <= units; from += span {
 			if !s.quarantinedIn(from, from+span) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync/atomic"
 
 	"s3rdmafs/store"
 	"s3rdmafs/verbs"
@@ -13,8 +14,9 @@ import (
 type Source interface {
 	// Read fills r.Dst.Buf with the bytes of version r.ETag at r.Off, all of
 	// them or an error. An error that wraps store.ErrChanged says that
-	// the version is gone. When Read returned, nobody writes into r.Dst any more,
-	// unless the error wraps verbs.ErrUnsafe.
+	// the version is gone. When Read returned, no transfer writes into r.Dst any
+	// more, unless the error wraps verbs.ErrUnsafe. r.RDMAFailed is called for each
+	// transfer into r.Dst that went wrong.
 	Read(ctx context.Context, r store.ReadRequest) (int, error)
 }
 
@@ -52,7 +54,8 @@ func (c *Cache) provide(o *Object, off, stop int64) (*block, error) {
 	from, to := o.gap(off, stop)
 	b := c.install(o, from, to, needAny)
 	if b == nil {
-		if least := min(c.opt.SmallBlock, to-from); !c.everFits(least, 0, len(c.arena.slabs)) {
+		least := want{units: unitsOf(min(c.opt.SmallBlock, to-from)), hi: len(c.arena.slabs)}
+		if !c.everFits(least) {
 			return nil, ErrExhausted
 		}
 		return nil, nil
@@ -88,7 +91,7 @@ func (c *Cache) install(o *Object, from, to int64, need need) *block {
 	for level := needCold; level <= need; level++ {
 		for units := (to - from + c.opt.SmallBlock - 1) >> c.unitShift; units > 0; units /= 2 {
 			b.end = min(from+units<<c.unitShift, to)
-			if c.take(&b.region, b.len(), 0, hi, false, stateFilling, level) {
+			if c.take(&b.region, want{units: unitsOf(b.len()), hi: hi}, stateFilling, level) {
 				o.put(b)
 				c.turnover += b.size()
 				c.fetching++
@@ -105,22 +108,28 @@ func (c *Cache) install(o *Object, from, to int64, need need) *block {
 func (c *Cache) fetch(b *block) {
 	k := b.obj.key
 	seg := c.segment(&b.region, b.len())
+	var told atomic.Bool
 	n, err := c.opt.Source.Read(c.ctx, store.ReadRequest{
 		Bucket: k.Bucket, Key: k.Key, ETag: k.ETag, Off: b.start, Dst: seg, ObjectSize: k.Size,
+		RDMAFailed: func(error) { told.Store(true) },
 	})
 	if err == nil && int64(n) != b.len() {
 		err = io.ErrUnexpectedEOF
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.filled(b, err, seg.MR != nil)
+	c.filled(b, err, told.Load())
 }
 
-// filled is the end of a fetch: filling to resident, draining or quarantined.
-func (c *Cache) filled(b *block, err error, registered bool) {
+// filled is the end of a fetch: filling to resident, draining or quarantined. told
+// says that the peer of a failed transfer knows the rkey.
+func (c *Cache) filled(b *block, err error, told bool) {
 	o := b.obj
 	c.fetching--
 	b.err = err
+	if told && !errors.Is(err, verbs.ErrUnsafe) {
+		c.retire(b.slab)
+	}
 	switch {
 	case err == nil:
 		c.fetched += b.len()
@@ -135,10 +144,6 @@ func (c *Cache) filled(b *block, err error, registered bool) {
 		c.quarantine(&b.region, "read of "+o.key.Bucket+"/"+o.key.Key, err)
 	default:
 		c.fetchErrors++
-		changed := errors.Is(err, store.ErrChanged)
-		if registered && !changed {
-			b.slab.retired = true
-		}
 		b.unread = false
 		c.drain(b)
 	}

@@ -19,7 +19,7 @@ func (c *Cache) invariants() error {
 	defer c.mu.Unlock()
 
 	var bytes [stateCount]int64
-	var ahead int64
+	var ahead, staged, lost int64
 	fetching, blocks := 0, 0
 	objects := map[*Object]map[*block]bool{}
 	for _, s := range c.arena.slabs {
@@ -52,6 +52,9 @@ func (c *Cache) invariants() error {
 		used, quarantined := 0, 0
 		for u := 0; u < len(s.owner); {
 			r := s.owner[u]
+			if r != nil && c.split && r.state != stateQuarantined && (r.block == nil) != (s.use == useStaging) {
+				return fmt.Errorf("slab %d is for use %d and has a region in state %v", s.index, s.use, r.state)
+			}
 			if (r == nil) != free[u] {
 				return fmt.Errorf("slab %d: unit %d: free %v, owned %v", s.index, u, free[u], r != nil)
 			}
@@ -77,6 +80,9 @@ func (c *Cache) invariants() error {
 				return fmt.Errorf("slab %d: free region at %d has an owner", s.index, r.unit)
 			case r.state == stateQuarantined:
 				quarantined += r.units
+				if s.use == useRead {
+					lost += r.size()
+				}
 				continue
 			case (r.state == stateStaging) != (b == nil):
 				return fmt.Errorf("slab %d: region at %d is %v, block %v", s.index, r.unit, r.state, b != nil)
@@ -94,6 +100,9 @@ func (c *Cache) invariants() error {
 			}
 			if b.state == stateDraining {
 				continue
+			}
+			if s.retired && b.state == stateResident && b.refs == 0 {
+				return fmt.Errorf("slab %d is retired and keeps a block", s.index)
 			}
 			if b.state == stateFilling {
 				fetching++
@@ -133,9 +142,15 @@ func (c *Cache) invariants() error {
 		if used != s.used || quarantined != s.quarantined {
 			return fmt.Errorf("slab %d: %d units used, counted %d; %d quarantined, counted %d", s.index, used, s.used, quarantined, s.quarantined)
 		}
-		if s.retired && used == 0 {
-			return fmt.Errorf("slab %d is empty and still retired", s.index)
+		if s.retired && (used == 0 || quarantined > 0 || s.use != useRead) {
+			return fmt.Errorf("slab %d is retired with %d units used, %d in quarantine, use %d", s.index, used, quarantined, s.use)
 		}
+		if used > 0 && s.use == useStaging {
+			staged += int64(s.size)
+		}
+	}
+	if staged != c.arena.staged || lost != c.lost {
+		return fmt.Errorf("%d bytes for staging, counted %d; %d lost, counted %d", staged, c.arena.staged, lost, c.lost)
 	}
 	if bytes != c.bytes {
 		return fmt.Errorf("bytes by state %v, counted %v", bytes, c.bytes)

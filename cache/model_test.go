@@ -36,6 +36,7 @@ type world struct {
 type fetchCall struct {
 	r      store.ReadRequest
 	answer chan error
+	told   bool // RDMA failed
 }
 
 type handle struct {
@@ -67,7 +68,11 @@ type heldRegion struct {
 func (w *world) Read(_ context.Context, r store.ReadRequest) (int, error) {
 	call := &fetchCall{r: r, answer: make(chan error)}
 	w.arrived <- call
-	if err := <-call.answer; err != nil {
+	err := <-call.answer
+	if call.told {
+		r.RDMAFailed(errBoom)
+	}
+	if err != nil {
 		return 0, err
 	}
 	fill(r.Dst.Buf, r.Key, r.ETag, r.Off)
@@ -260,7 +265,13 @@ func runModel(t *rapid.T) {
 		"fail": func(t *rapid.T) {
 			i, _ := pick(t, "fetch", w.parked)
 			w.boomed = true
+			w.parked[i].told = rapid.Bool().Draw(t, "by RDMA")
 			w.answer(i, errBoom)
+		},
+		"fall back": func(t *rapid.T) {
+			i, _ := pick(t, "fetch", w.parked)
+			w.parked[i].told = true
+			w.answer(i, nil)
 		},
 		"fail unsafe": func(t *rapid.T) {
 			i, _ := pick(t, "fetch", w.parked)

@@ -38,7 +38,7 @@ func newSide(t *testing.T) *side {
 	if s.pd, err = dev.AllocPD(); err != nil {
 		t.Fatal(err)
 	}
-	s.pool, err = verbs.NewPool(dev, verbs.PoolOptions{PD: s.pd, Access: slabAccess})
+	s.pool, err = verbs.NewPool(dev, verbs.PoolOptions{PD: s.pd, Access: verbs.AccessRemoteWrite})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,6 +144,7 @@ func (s *rdmaSource) Read(ctx context.Context, r store.ReadRequest) (int, error)
 	}
 	if r.Key == "bad" {
 		err = errBoom
+		r.RDMAFailed(err)
 	}
 	if err = errors.Join(err, p.release()); err != nil {
 		return 0, err

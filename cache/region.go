@@ -52,10 +52,9 @@ func (c *Cache) move(r *region, to state) {
 	r.state = to
 }
 
-// allocate takes n bytes from the slabs [lo, hi) into state to.
-func (c *Cache) allocate(r *region, n int64, lo, hi int, descending bool, to state) bool {
-	units := int((n + unitSize - 1) / unitSize)
-	if !c.arena.alloc(r, units, lo, hi, descending) {
+// allocate takes what is wanted into state to.
+func (c *Cache) allocate(r *region, w want, to state) bool {
+	if !c.arena.alloc(r, w) {
 		return false
 	}
 	r.state = stateFree
@@ -67,12 +66,34 @@ func (c *Cache) allocate(r *region, n int64, lo, hi int, descending bool, to sta
 func (c *Cache) free(r *region) {
 	c.move(r, stateFree)
 	c.arena.release(r)
+	if r.slab.used == 0 {
+		r.slab.emptied = c.turnover
+	}
+}
+
+// retire takes the rkey of a slab out of use, which the peer of a failed transfer
+// knows: no more regions, what is cached goes, and the last to leave makes it
+// register anew. A slab with memory in quarantine must keep its MR.
+func (c *Cache) retire(s *slab) {
+	if s.retired || s.quarantined > 0 {
+		return
+	}
+	s.retired = true
+	for _, r := range s.owner {
+		if r != nil && r.state == stateResident && r.block.refs == 0 {
+			c.drain(r.block)
+		}
+	}
 }
 
 // quarantine takes a region out of use for ever: a peer may still write to it.
 func (c *Cache) quarantine(r *region, what string, err error) {
 	c.move(r, stateQuarantined)
 	r.slab.quarantined += r.units
+	r.slab.retired = false
+	if r.slab.use == useRead {
+		c.lost += r.size()
+	}
 	c.quarantines++
 	c.log.Error("memory quarantined: a peer may still write to it",
 		"what", what, "bytes", r.size(), "total", c.bytes[stateQuarantined], "err", err)

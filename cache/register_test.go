@@ -24,9 +24,10 @@ type fakePD struct {
 }
 
 type fakeMR struct {
-	pd  *fakePD
-	key uint32
-	buf []byte
+	pd     *fakePD
+	key    uint32
+	buf    []byte
+	access verbs.Access
 }
 
 func (p *fakePD) RegMR(mem *verbs.Memory, off, length int, access verbs.Access) (verbs.MR, error) {
@@ -35,11 +36,8 @@ func (p *fakePD) RegMR(mem *verbs.Memory, off, length int, access verbs.Access) 
 	if p.limit != 0 && p.bytes+length > p.limit {
 		return nil, verbs.ErrMemlock
 	}
-	if access != verbs.AccessLocalWrite|verbs.AccessRemoteWrite {
-		return nil, verbs.ErrInvalid
-	}
 	p.next++
-	m := &fakeMR{pd: p, key: p.next, buf: mem.Bytes()[off : off+length]}
+	m := &fakeMR{pd: p, key: p.next, buf: mem.Bytes()[off : off+length], access: access}
 	if p.live == nil {
 		p.live = map[uint32]*fakeMR{}
 	}
@@ -86,6 +84,9 @@ func (m *mrSource) Read(ctx context.Context, r store.ReadRequest) (int, error) {
 	}
 	if err := m.pd.check(r.Dst); err != nil {
 		return 0, err
+	}
+	if r.Dst.MR.(*fakeMR).access != verbs.AccessLocalWrite|verbs.AccessRemoteWrite {
+		return 0, errors.New("a peer cannot write here")
 	}
 	n, err := m.memSource.Read(ctx, r)
 	if lost := m.pd.check(r.Dst); lost != nil {
@@ -134,8 +135,9 @@ func TestRKeyIsRetiredAfterAFailedTransfer(t *testing.T) {
 	boom := errors.New("boom")
 	src := &mrSource{pd: pd}
 	fail := true
-	src.hook = func(context.Context, store.ReadRequest) error {
+	src.hook = func(_ context.Context, r store.ReadRequest) error {
 		if fail {
+			r.RDMAFailed(boom)
 			return boom
 		}
 		return nil
@@ -161,32 +163,9 @@ func TestRKeyIsRetiredAfterAFailedTransfer(t *testing.T) {
 	}
 }
 
-func TestRetiredSlabKeepsItsMRWhileInUse(t *testing.T) {
-	pd := &fakePD{}
-	boom := errors.New("boom")
-	src := &mrSource{pd: pd}
-	src.hook = func(_ context.Context, r store.ReadRequest) error {
-		if r.Key == "bad" {
-			return boom
-		}
-		return nil
-	}
-	c := newCache(t, Options{Size: 8 << 20, PD: pd, Source: src})
-	good := openStream(t, c, key("good", "e", 1000))
-	wantBytes(t, good, 0, 10)
-	checkRead(t.Context(), openStream(t, c, key("bad", "e", 1000)), 0, 10)
-	wantBytes(t, good, 0, 10)
-	wantBytes(t, openStream(t, c, key("next", "e", 1000)), 0, 10)
-	src.mu.Lock()
-	defer src.mu.Unlock()
-	if src.reads[2].Dst.MR.RKey() == src.reads[0].Dst.MR.RKey() {
-		t.Error("a retired slab was used although another had room")
-	}
-}
-
 // A slab is registered anew only when nothing in it is in use: not under a
-// transfer that goes on.
-func TestMRIsNotClosedUnderATransfer(t *testing.T) {
+// transfer that goes on, nor under a view. Meanwhile nothing new goes there.
+func TestRetiredSlabKeepsItsMRWhileInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pd := &fakePD{}
 		src := &mrSource{pd: pd}
@@ -196,6 +175,7 @@ func TestMRIsNotClosedUnderATransfer(t *testing.T) {
 			case "slow":
 				return g.hook(ctx, r)
 			case "bad":
+				r.RDMAFailed(errBoom)
 				return errBoom
 			}
 			return nil
@@ -206,10 +186,14 @@ func TestMRIsNotClosedUnderATransfer(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- checkRead(t.Context(), slow, 0, 1000) }()
 		synctest.Wait()
+		v, err := open("seen", 1000).View(t.Context(), 0, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		old := v.block.slab.mr
 		if err := checkRead(t.Context(), open("bad", 1000), 0, 10); !errors.Is(err, errBoom) {
 			t.Fatal(err)
 		}
-		// Nothing is left but the rest of the retired slab.
 		for i := range 7 {
 			v, err := open(fmt.Sprint("x", i), 128<<10).View(t.Context(), 0, 1)
 			if err != nil {
@@ -217,18 +201,110 @@ func TestMRIsNotClosedUnderATransfer(t *testing.T) {
 			}
 			defer v.Release()
 		}
-		wantBytes(t, open("y", 1000), 0, 1000)
-		src.mu.Lock()
-		first, last := src.reads[0].Dst.MR, src.reads[len(src.reads)-1].Dst.MR
-		src.mu.Unlock()
-		if first != last {
-			t.Error("the test needs the same slab twice")
+		// There is room in the retired slab alone: the next one waits.
+		last := open("y", 1000)
+		waited := make(chan error)
+		go func() { waited <- checkRead(t.Context(), last, 0, 1000) }()
+		synctest.Wait()
+		if w := c.Stats().Waiting; w != 1 {
+			t.Errorf("%d wait", w)
 		}
 		g.pass <- nil
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
+		synctest.Wait()
+		if w := c.Stats().Waiting; w != 1 {
+			t.Errorf("%d wait while there is a view", w)
+		}
+		checkInvariants(t, c)
+		v.Release()
+		if err := <-waited; err != nil {
+			t.Error(err)
+		}
+		src.mu.Lock()
+		defer src.mu.Unlock()
+		if mr := src.reads[len(src.reads)-1].Dst.MR; mr == old || &mr.Bytes()[0] != &old.Bytes()[0] {
+			t.Error("the slab was not registered anew")
+		}
 	})
+}
+
+// In a full cache, too, nothing is fetched under the rkey of a failed transfer any
+// more: not when HTTP brought the bytes instead, either.
+func TestNothingIsFetchedUnderARetiredRKey(t *testing.T) {
+	for _, saved := range []bool{false, true} {
+		t.Run(fmt.Sprintf("HTTP helps %v", saved), func(t *testing.T) {
+			pd := &fakePD{}
+			src := &mrSource{pd: pd}
+			src.hook = func(_ context.Context, r store.ReadRequest) error {
+				if r.Key != "bad" {
+					return nil
+				}
+				r.RDMAFailed(errBoom)
+				if saved {
+					return nil
+				}
+				return errBoom
+			}
+			c := newCache(t, Options{Size: 8 << 20, PD: pd, Source: src})
+			s := openStream(t, c, key("x", "e", 1<<50))
+			at := func(i int64) { wantBytes(t, s, i<<30+5, 10) }
+			// A view in each slab keeps it from being renewed.
+			for i := int64(0); c.Stats().Free > 0; i++ {
+				at(i)
+				if i%8 == 0 {
+					v, err := s.View(t.Context(), i<<30+5, 10)
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer v.Release()
+				}
+			}
+			if err := checkRead(t.Context(), openStream(t, c, key("bad", "e", 1000)), 0, 1000); (err == nil) != saved {
+				t.Fatal(err)
+			}
+			failed := src.count() - 1
+			for i := range int64(560) {
+				at(500 + i)
+			}
+			checkInvariants(t, c)
+			src.mu.Lock()
+			defer src.mu.Unlock()
+			rkey, again := src.reads[failed].Dst.MR.RKey(), 0
+			for _, r := range src.reads[failed+1:] {
+				if r.Dst.MR.RKey() == rkey {
+					again++
+				}
+			}
+			if again > 0 {
+				t.Errorf("%d of 560 fetches under the rkey of the failed one", again)
+			}
+		})
+	}
+}
+
+// A fetch that fails without RDMA costs nobody cached bytes.
+func TestOtherFailuresRetireNothing(t *testing.T) {
+	pd := &fakePD{}
+	src := &mrSource{pd: pd}
+	src.hook = func(_ context.Context, r store.ReadRequest) error {
+		if r.Key == "bad" {
+			return errBoom
+		}
+		return nil
+	}
+	c := newCache(t, Options{Size: 8 << 20, PD: pd, Source: src})
+	s := openStream(t, c, key("x", "e", 1000))
+	wantBytes(t, s, 0, 1000)
+	if err := checkRead(t.Context(), openStream(t, c, key("bad", "e", 1000)), 0, 10); !errors.Is(err, errBoom) {
+		t.Fatal(err)
+	}
+	n := src.count()
+	wantBytes(t, s, 0, 1000)
+	if src.count() != n {
+		t.Error("fetched again")
+	}
 }
 
 func TestMemlockAtStartIsAnError(t *testing.T) {

@@ -74,17 +74,21 @@ func (c *Cache) stage(r *Region, n int) (bool, error) {
 	if c.closed {
 		return false, ErrClosed
 	}
-	lo, hi := c.staging, len(c.arena.slabs)
-	if c.take(&r.region, int64(n), lo, hi, true, stateStaging, needAny) {
+	w := want{units: unitsOf(int64(n)), lo: c.staging, hi: len(c.arena.slabs), descending: true}
+	if c.split {
+		w.use = useStaging
+	}
+	if c.take(&r.region, w, stateStaging, needAny) {
 		return true, nil
 	}
-	if !c.everFits(int64(n), lo, hi) {
+	if !c.everFits(w) {
 		return false, ErrExhausted
 	}
 	return false, nil
 }
 
-// Segment is the memory, registered when the cache is.
+// Segment is the memory, registered when the cache is: as the source of transfers,
+// peers have no right to it.
 func (r *Region) Segment() verbs.Segment { return r.seg }
 
 // Bytes is the memory.
