@@ -219,3 +219,17 @@ func TestSpecialFiles(t *testing.T) {
 	w.wantObject("r", "")
 	wantErrno(t, unix.Mknod(m.path("r"), unix.S_IFREG|0o644, 0), syscall.EEXIST)
 }
+
+// A look at the bucket does not change the times of what was written here:
+// tar takes another ctime for a change while it read, and git reads again.
+func TestTimesStay(t *testing.T) {
+	w := newWorld(t)
+	m := w.mount(func(o *Options) { o.AttrTTL, o.EntryTTL = time.Nanosecond, time.Nanosecond })
+	write(t, m.path("f"), "data")
+	before := stat(t, m.path("f"))
+	wantFile(t, m.path("f"), "data") // open asks the bucket
+	after := stat(t, m.path("f"))
+	if before.Ctim != after.Ctim || before.Mtim != after.Mtim {
+		t.Errorf("mtime, ctime were %v, %v and are %v, %v", before.Mtim, before.Ctim, after.Mtim, after.Ctim)
+	}
+}

@@ -126,14 +126,18 @@ func (f *file) setInfoLocked(info store.Info, metaKnown bool, begun time.Time) {
 	if f.spool != nil && !sameVersion(f.info, info) {
 		f.dropSpoolLocked()
 	}
-	own := f.ownTime && f.stored && sameVersion(f.info, info) &&
+	known := f.stored && sameVersion(f.info, info) &&
 		(f.info.ModTime.IsZero() || f.info.ModTime.Unix() == info.ModTime.Unix())
-	mtime := f.attributes.mtime
+	own := f.ownTime && known
+	mtime, ctime := f.attributes.mtime, f.attributes.ctime
 	f.info, f.stored, f.metaKnown = info, true, metaKnown
 	f.checked = begun
 	f.attributes = f.fs.attributesOf(info.Meta, info.ModTime, false)
 	if f.ownTime = own && !f.attributes.mtimeSet; f.ownTime {
 		f.attributes.mtime = mtime
+	}
+	if known {
+		f.attributes.ctime = ctime // tar takes another one for a change
 	}
 	if f.link {
 		f.attributes.perm = 0o777

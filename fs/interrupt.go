@@ -18,8 +18,8 @@ import (
 const interruptPoll = 200 * time.Millisecond
 
 // request is the context of work one caller waits for: it ends at the
-// operation's deadline, and within a second after a signal that the calling
-// program would notice. done must be called.
+// operation's deadline, and within a second after a signal that is to end the
+// calling program. done must be called.
 func (s *filesystem) request(ctx context.Context) (_ context.Context, done func()) {
 	return s.bounded(ctx, s.o.OpTimeout)
 }
@@ -57,10 +57,10 @@ func causeOf(ctx context.Context, err error) error {
 }
 
 // waitSignal returns true once the caller of an interrupted request has a
-// signal pending that it would notice, false when ctx ends first. The kernel
-// interrupts for every signal, also for SIGURG, by which the Go runtime
-// preempts threads: a close(2) that fails for one of those would be a bug that
-// programs do not expect.
+// signal pending that is to end the program, false when ctx ends first. The
+// kernel interrupts for every signal: for SIGURG, by which the Go runtime
+// preempts threads, for timers and profilers, for ^Z. On a disk none of them
+// makes a call fail, and programs do not expect it.
 func waitSignal(ctx, parent context.Context) bool {
 	caller, ok := fuse.FromContext(parent)
 	if !ok || caller.Pid == 0 {
@@ -71,8 +71,8 @@ func waitSignal(ctx, parent context.Context) bool {
 	for {
 		// An error means that the thread is gone or not to be seen. An empty
 		// set means that another thread took the signal.
-		pending, err := pendingSignals(caller.Pid)
-		if err != nil || pending&^harmlessSignals != 0 {
+		sig, err := signalsOf(caller.Pid)
+		if err != nil || sig.ending() {
 			return true
 		}
 		select {
@@ -83,26 +83,43 @@ func waitSignal(ctx, parent context.Context) bool {
 	}
 }
 
-// harmlessSignals do nothing to a program that did not ask for them.
-const harmlessSignals = 1<<(syscall.SIGURG-1) | 1<<(syscall.SIGCHLD-1) | 1<<(syscall.SIGWINCH-1) | 1<<(syscall.SIGCONT-1)
+// signals are those that wait for a thread, and those its program handles.
+type signals struct{ pending, caught uint64 }
 
-// pendingSignals is the set of signals that wait for the thread tid.
-func pendingSignals(tid uint32) (uint64, error) {
+// ending reports whether one of the pending signals kills the program or, when
+// it handles that, asks it to end.
+func (s signals) ending() bool {
+	const (
+		requests = 1<<(syscall.SIGINT-1) | 1<<(syscall.SIGTERM-1) | 1<<(syscall.SIGHUP-1) | 1<<(syscall.SIGQUIT-1)
+		// harmless signals do nothing, or stop the program, when not handled.
+		harmless = 1<<(syscall.SIGURG-1) | 1<<(syscall.SIGCHLD-1) | 1<<(syscall.SIGWINCH-1) | 1<<(syscall.SIGCONT-1) |
+			1<<(syscall.SIGSTOP-1) | 1<<(syscall.SIGTSTP-1) | 1<<(syscall.SIGTTIN-1) | 1<<(syscall.SIGTTOU-1)
+	)
+	return s.pending&s.caught&requests != 0 || s.pending&^s.caught&^harmless != 0
+}
+
+// signalsOf are the signals of the thread tid.
+func signalsOf(tid uint32) (s signals, err error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
 	if err != nil {
-		return 0, err
+		return s, err
 	}
-	var set uint64
 	for line := range strings.Lines(string(b)) {
 		name, value, _ := strings.Cut(line, ":")
-		if name != "SigPnd" && name != "ShdPnd" {
+		var set *uint64
+		switch name {
+		case "SigPnd", "ShdPnd":
+			set = &s.pending
+		case "SigCgt":
+			set = &s.caught
+		default:
 			continue
 		}
 		v, err := strconv.ParseUint(strings.TrimSpace(value), 16, 64)
 		if err != nil {
-			return 0, err
+			return s, err
 		}
-		set |= v
+		*set |= v
 	}
-	return set, nil
+	return s, nil
 }

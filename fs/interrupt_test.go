@@ -3,6 +3,7 @@ package fs
 import (
 	"errors"
 	"os"
+	"os/signal"
 	"runtime"
 	"syscall"
 	"testing"
@@ -22,15 +23,18 @@ func (w *world) stop() (resume func()) {
 }
 
 // Semantics "Errors and time": an interrupted call returns EINTR within a
-// second, and does not cancel the upload. SIGURG, by which the Go runtime
-// preempts, interrupts nothing.
+// second, and does not cancel the upload. Signals that are not to end the
+// program interrupt nothing, as on a disk.
 func TestInterrupt(t *testing.T) {
 	w := newWorld(t)
 	m := w.mount()
+	caught := make(chan os.Signal, 4)
+	signal.Notify(caught, syscall.SIGHUP, syscall.SIGALRM)
+	defer signal.Stop(caught)
 	for i, tt := range []struct {
 		sig  syscall.Signal
 		want error
-	}{{syscall.SIGUSR1, syscall.EINTR}, {syscall.SIGURG, nil}} {
+	}{{syscall.SIGHUP, syscall.EINTR}, {syscall.SIGURG, nil}, {syscall.SIGALRM, nil}} {
 		t.Run(tt.sig.String(), func(t *testing.T) {
 			name := string(rune('a' + i))
 			f, err := os.Create(m.path(name))
@@ -85,6 +89,35 @@ func TestInterrupt(t *testing.T) {
 			eventually(t, "it is stored", func() bool { return m.Stats().DirtyFiles == 0 })
 			w.wantObject(name, "data")
 		})
+	}
+}
+
+func TestEndingSignals(t *testing.T) {
+	set := func(list ...syscall.Signal) (mask uint64) {
+		for _, sig := range list {
+			mask |= 1 << (sig - 1)
+		}
+		return mask
+	}
+	for _, tt := range []struct {
+		name string
+		sig  signals
+		want bool
+	}{
+		{"none", signals{}, false},
+		{"kill", signals{pending: set(syscall.SIGKILL)}, true},
+		{"interrupt", signals{pending: set(syscall.SIGINT)}, true},
+		{"interrupt, handled", signals{pending: set(syscall.SIGINT), caught: set(syscall.SIGINT)}, true},
+		{"deadly alarm", signals{pending: set(syscall.SIGALRM)}, true},
+		{"alarm, handled", signals{pending: set(syscall.SIGALRM), caught: set(syscall.SIGALRM)}, false},
+		{"profiler", signals{pending: set(syscall.SIGPROF), caught: set(syscall.SIGPROF, syscall.SIGINT)}, false},
+		{"preemption", signals{pending: set(syscall.SIGURG)}, false},
+		{"a child, and an interrupt", signals{pending: set(syscall.SIGCHLD, syscall.SIGINT)}, true},
+		{"stop", signals{pending: set(syscall.SIGTSTP)}, false},
+	} {
+		if got := tt.sig.ending(); got != tt.want {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
 	}
 }
 
