@@ -5,9 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
-	"log/syslog"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -19,9 +16,11 @@ import (
 // parent how the start went.
 const readyEnv = "S3RDMAFS_READY_FD"
 
-// verdict is what the child writes once: an empty Error means mounted.
+// verdict is what a mount's process says once of its start, and once of its end.
+// An empty Error means that all is well.
 type verdict struct {
-	Error string `json:"error,omitempty"`
+	Error string   `json:"error,omitempty"`
+	Notes []string `json:"notes,omitempty"` // what the user should know all the same
 }
 
 // startInBackground runs this command again, detached, and returns when the
@@ -74,6 +73,9 @@ func startInBackground(logFile string) error {
 		if v.Error != "" {
 			return errors.New(v.Error)
 		}
+		for _, note := range v.Notes {
+			fmt.Fprintf(os.Stderr, "s3rdmafs: note: %s\n", note)
+		}
 		return child.Process.Release()
 	case s := <-interrupted:
 		if err := child.Process.Signal(syscall.SIGTERM); err != nil {
@@ -86,7 +88,7 @@ func startInBackground(logFile string) error {
 
 // background tells whether this process is the detached child, and returns
 // the function that reports the verdict to the parent; nil when it is not.
-func background() (func(error), error) {
+func background() (func(error, []string), error) {
 	value := os.Getenv(readyEnv)
 	if value == "" {
 		return nil, nil
@@ -100,8 +102,8 @@ func background() (func(error), error) {
 	}
 	syscall.CloseOnExec(fd)
 	pipe := os.NewFile(uintptr(fd), "ready")
-	return func(startErr error) {
-		var v verdict
+	return func(startErr error, notes []string) {
+		v := verdict{Notes: notes}
 		if startErr != nil {
 			v.Error = startErr.Error()
 		}
@@ -109,37 +111,4 @@ func background() (func(error), error) {
 		_ = json.NewEncoder(pipe).Encode(v)
 		pipe.Close()
 	}, nil
-}
-
-func openLog(name string) (*os.File, error) {
-	f, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640)
-	if err != nil {
-		return nil, fmt.Errorf("log file: %w", err)
-	}
-	return f, nil
-}
-
-// newLogger logs to the file, else in the foreground to stderr, else to syslog
-// where there is one.
-func newLogger(file, level string, foreground bool) (*slog.Logger, error) {
-	var min slog.Level
-	if err := min.UnmarshalText([]byte(level)); err != nil {
-		return nil, fmt.Errorf("log level %q: want debug, info, warn or error", level)
-	}
-	var out io.Writer = io.Discard
-	switch {
-	case file != "":
-		f, err := openLog(file)
-		if err != nil {
-			return nil, err
-		}
-		out = f
-	case foreground:
-		out = os.Stderr
-	default:
-		if w, err := syslog.New(syslog.LOG_DAEMON|syslog.LOG_INFO, "s3rdmafs"); err == nil {
-			out = w
-		}
-	}
-	return slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: min})), nil
 }

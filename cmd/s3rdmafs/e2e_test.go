@@ -544,7 +544,9 @@ func TestBadInput(t *testing.T) {
 		{"require, unknown device", []string{source, u.dir, "--device", "mlx9_9", "--rdma", "require"}, "", "mlx9_9"},
 		{"no URL", []string{bucket, u.dir}, "", "s3://"},
 		{"bad size", []string{source, u.dir, "--cache-size", "lots"}, "", "not a size"},
-		{"cache too small", []string{source, u.dir, "--cache-size", "1KiB"}, "", "cache"},
+		{"cache too small", []string{source, u.dir, "--cache-size", "1KiB"}, "", "too small"},
+		{"no cache", []string{source, u.dir, "--cache-size", "0"}, "", "too small"},
+		{"no time", []string{source, u.dir, "--op-timeout", "0s"}, "", "--op-timeout"},
 		{"bad mode", []string{source, u.dir, "--file-mode", "9"}, "", "octal"},
 		{"bad rdma mode", []string{source, u.dir, "--rdma", "perhaps"}, "", "auto"},
 		{"log file", []string{source, u.dir, "--log-file", filepath.Join(full, "file", "log")}, "", "log file"},
@@ -558,14 +560,7 @@ func TestBadInput(t *testing.T) {
 		})
 	}
 	t.Run("cache larger than memlock allows", func(t *testing.T) {
-		cmd := u.command("mount", source, u.dir, "--cache-size", "64MiB")
-		// Root may lock any amount unless it lacks the capability.
-		cmd.Args = append([]string{"setpriv", "--bounding-set", "-ipc_lock", "prlimit", "--memlock=1048576", program}, cmd.Args[1:]...)
-		path, err := exec.LookPath("setpriv")
-		if err != nil {
-			t.Fatal(err)
-		}
-		cmd.Path = path
+		cmd := u.withoutMemlock("mount", source, u.dir, "--cache-size", "64MiB")
 		u.refused(t, cmd, "ulimit -l")
 	})
 }
@@ -586,6 +581,55 @@ func (u *user) refused(t *testing.T, cmd *exec.Cmd, want string) {
 	if err := isMount(u.dir); err == nil {
 		t.Error("a mount is there all the same")
 	}
+}
+
+func TestUmountSaysWhatWasNotStored(t *testing.T) {
+	u := newUser(t, testenv.Options{RDMA: true})
+	u.mount("s3://"+u.env.NewBucket(""), "--op-timeout", "3s")
+	f, err := os.Create(filepath.Join(u.dir, "kept"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString("data"); err != nil {
+		t.Fatal(err)
+	}
+	u.env.Kill()
+	if err := f.Close(); err == nil {
+		t.Error("close succeeds with the server gone")
+	}
+	status, out := u.run("umount", u.dir)
+	if status == 0 || !strings.Contains(out, "kept") || strings.Count(strings.TrimSpace(out), "\n") > 0 {
+		t.Errorf("umount: exit status %d: %q; want a failure that names the file", status, out)
+	}
+	if err := isMount(u.dir); err == nil {
+		t.Error("still mounted")
+	}
+}
+
+// Nobody asked for RDMA or for a size, so a small locked-memory limit is no
+// error; but the user at the terminal is told.
+func TestWarningsOfTheStartReachTheTerminal(t *testing.T) {
+	u := newUser(t, testenv.Options{RDMA: true})
+	cmd := u.withoutMemlock("mount", "s3://"+u.env.NewBucket(""), u.dir, "--log-file", u.log)
+	status, out := u.runCmd(cmd)
+	if status != 0 || !strings.Contains(out, "note: RDMA not used") {
+		t.Errorf("mount: exit status %d: %q; want a note that RDMA is not used", status, out)
+	}
+	u.umount()
+}
+
+// withoutMemlock is the program as a process that may lock 1 MiB.
+func (u *user) withoutMemlock(args ...string) *exec.Cmd {
+	u.t.Helper()
+	path, err := exec.LookPath("setpriv")
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	cmd := u.command(args...)
+	// Root may lock any amount unless it lacks the capability.
+	cmd.Args = append([]string{"setpriv", "--bounding-set", "-ipc_lock", "prlimit", "--memlock=1048576", program}, args...)
+	cmd.Path = path
+	return cmd
 }
 
 func TestUmountOfNoMount(t *testing.T) {

@@ -9,8 +9,11 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
+
+	"github.com/dustin/go-humanize"
 
 	"s3rdmafs/fs"
 	"s3rdmafs/internal/pathflags"
@@ -30,7 +33,7 @@ type mountCmd struct {
 	RDMA   string `name:"rdma" enum:"auto,require,off" default:"auto" help:"auto: by RDMA where the server speaks it, else HTTP. require: an eligible transfer that RDMA cannot do is an error. off: HTTP."`
 	Device string `default:"auto" placeholder:"NAME" help:"auto (by the route to the endpoint), shm (the software device, one host), or names NAME[:PORT],… of devices to use in turn."`
 	pathflags.Flags
-	CacheSize size `placeholder:"SIZE" help:"Budget for all pinned memory: page cache and write staging. Default: 2GiB."`
+	CacheSize *size `placeholder:"SIZE" help:"Budget for all pinned memory: page cache and write staging. Default: 2GiB."`
 
 	OpTimeout time.Duration `default:"2m" placeholder:"TIME" help:"How long one operation may wait for the server before it fails."`
 
@@ -42,8 +45,11 @@ type mountCmd struct {
 	DirMode    octalMode `default:"0755" help:"Mode of directories that have none recorded."`
 
 	Foreground bool   `short:"f" help:"Stay in the foreground."`
-	LogFile    string `type:"path" placeholder:"FILE" help:"Append the log to FILE. Default: stderr with -f, else syslog."`
+	LogFile    string `type:"path" placeholder:"FILE" help:"Append the log to FILE. Default: stderr with -f, else syslog, else /var/log/s3rdmafs.log (a user's: ~/.local/state/s3rdmafs/s3rdmafs.log)."`
 	LogLevel   string `enum:"debug,info,warn,error" default:"info" help:"debug, info, warn or error."`
+
+	logPlace logPlace
+	endName  string
 }
 
 // startTimeout bounds the way from the start to a mount that answers.
@@ -73,18 +79,61 @@ func (c *mountCmd) Run() error {
 		return startInBackground(c.LogFile)
 	}
 	if report == nil {
-		report = func(error) {}
+		report = func(error, []string) {}
 	}
-	log, err := newLogger(c.LogFile, c.LogLevel, c.Foreground)
-	if err != nil {
-		report(err)
+	if err := c.validate(); err != nil {
+		report(err, nil)
 		return err
 	}
-	err = c.serve(log, report)
+	log, notes, place, err := newLogger(c.LogFile, c.LogLevel, c.Foreground)
+	if err != nil {
+		report(err, nil)
+		return err
+	}
+	c.logPlace = place
+	end, err := newEnding()
+	if err != nil {
+		report(err, nil)
+		return err
+	}
+	c.endName = end.name
+	err = c.serve(log, func(err error) { report(err, notes.take()) })
 	if err != nil {
 		log.Error("ended with an error", "err", err)
 	}
+	end.close(err)
 	return err
+}
+
+// minCacheSize is the least budget that holds a few parts of an upload and
+// blocks to read beside them.
+const minCacheSize = 64 << 20
+
+// validate finds what is wrong with the flags alone.
+func (c *mountCmd) validate() error {
+	if c.CacheSize != nil && *c.CacheSize < minCacheSize {
+		return fmt.Errorf("--cache-size: a cache of %s is too small, it takes at least %s",
+			humanize.IBytes(uint64(*c.CacheSize)), humanize.IBytes(minCacheSize))
+	}
+	if c.OpTimeout <= 0 {
+		return fmt.Errorf("--op-timeout: %v is no time to wait", c.OpTimeout)
+	}
+	if c.AllowOther && os.Geteuid() != 0 {
+		conf, err := os.ReadFile("/etc/fuse.conf")
+		if err != nil || !allowsOther(string(conf)) {
+			return errors.New("--allow-other: only root may, unless /etc/fuse.conf has a line user_allow_other")
+		}
+	}
+	return nil
+}
+
+func allowsOther(conf string) bool {
+	for line := range strings.Lines(conf) {
+		if strings.TrimSpace(line) == "user_allow_other" {
+			return true
+		}
+	}
+	return false
 }
 
 // serve mounts and stays until the mount ends. report is called once, when
@@ -148,12 +197,16 @@ func (c *mountCmd) mount(ctx context.Context, log *slog.Logger) (*stack.Stack, *
 	if err := fs.CheckMountpoint(c.Mountpoint); err != nil {
 		return nil, nil, err
 	}
+	var cacheSize int64
+	if c.CacheSize != nil {
+		cacheSize = int64(*c.CacheSize)
+	}
 	s, err := stack.Open(ctx, stack.Options{
 		Store:     store.Options{Endpoint: c.Endpoint, Region: c.Region, Profile: c.Profile},
 		RDMA:      mode,
 		Device:    c.Device,
 		Path:      c.Flags.Options(),
-		CacheSize: int64(c.CacheSize),
+		CacheSize: cacheSize,
 		Logger:    log,
 	})
 	if err != nil {
@@ -169,6 +222,13 @@ func (c *mountCmd) mount(ctx context.Context, log *slog.Logger) (*stack.Stack, *
 	return s, m, nil
 }
 
+// extraStats are what the counters of a mount show beside the file system's own.
+type extraStats struct {
+	stack.Stats
+	Log logPlace `json:"log"`
+	End string   `json:"end"` // socket that tells how the mount ended
+}
+
 func (c *mountCmd) mountOn(ctx context.Context, s *stack.Stack, log *slog.Logger) (*fs.Mounted, error) {
 	if err := s.Check(ctx, c.Target.bucket, c.Target.prefix); err != nil {
 		return nil, err
@@ -181,7 +241,7 @@ func (c *mountCmd) mountOn(ctx context.Context, s *stack.Stack, log *slog.Logger
 		UID: uint32(os.Getuid()), GID: uint32(os.Getgid()),
 		FileMode: uint32(c.FileMode), DirMode: uint32(c.DirMode),
 		Logger:     log,
-		ExtraStats: func() any { return s.Stats() },
+		ExtraStats: func() any { return extraStats{s.Stats(), c.logPlace, c.endName} },
 	}
 	if c.UID != nil {
 		o.UID = *c.UID

@@ -57,6 +57,7 @@ func (c *statCmd) Run() error {
 type mountStats struct {
 	raw []byte
 	pid int
+	end string // see ending
 }
 
 // readStats reads the counters that a living mount shows at its root.
@@ -71,11 +72,14 @@ func readStats(dir string) (mountStats, error) {
 	case err != nil:
 		return mountStats{}, fmt.Errorf("%s: %w", dir, err)
 	}
-	var head struct{ PID int }
+	var head struct {
+		PID int
+		End string
+	}
 	if err := json.Unmarshal(buf[:n], &head); err != nil {
 		return mountStats{}, fmt.Errorf("counters of %s: %w", dir, err)
 	}
-	return mountStats{raw: buf[:n], pid: head.PID}, nil
+	return mountStats{raw: buf[:n], pid: head.PID, end: head.End}, nil
 }
 
 type row struct{ name, value string }

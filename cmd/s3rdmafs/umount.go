@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,9 +25,13 @@ func (c *umountCmd) Run() error {
 	// Only a living mount can name its process; a dead one is just cleared.
 	pid := 0
 	var dead bool
+	var end net.Conn
 	switch stats, err := readStats(c.Mountpoint); {
 	case err == nil:
 		pid = stats.pid
+		if end = endOf(stats.end); end != nil {
+			defer end.Close()
+		}
 	case errors.Is(err, unix.ENOTCONN):
 		dead = true
 	default:
@@ -43,10 +48,25 @@ func (c *umountCmd) Run() error {
 	if err := unmount(c.Mountpoint, dead); err != nil {
 		return err
 	}
-	if pidfd < 0 {
-		return nil
+	deadline := time.Now().Add(c.Timeout)
+	var endErr error
+	if end != nil {
+		v, err := readEnd(end, deadline)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return fmt.Errorf("unmounted, but process %d is still storing data after %v; its log tells more", pid, c.Timeout)
+		case err != nil:
+			return fmt.Errorf("unmounted, but process %d ended without a word on whether everything was stored: %w", pid, err)
+		case v.Error != "":
+			endErr = fmt.Errorf("unmounted, but: %s", v.Error)
+		}
 	}
-	return waitExit(pidfd, pid, c.Timeout)
+	if pidfd >= 0 {
+		if err := waitExit(pidfd, pid, time.Until(deadline)); err != nil {
+			return errors.Join(endErr, err)
+		}
+	}
+	return endErr
 }
 
 func unmount(dir string, dead bool) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"time"
 
 	"s3rdmafs/store"
@@ -33,12 +34,37 @@ func (s *Stack) Check(ctx context.Context, bucket, prefix string) error {
 		return nil
 	case errors.Is(err, store.ErrNoBucket):
 		return fmt.Errorf("no such bucket %q at %s", bucket, endpoint)
+	case errors.Is(err, store.ErrBadCredentials) && status(err) == 0:
+		return fmt.Errorf("credentials: %w", cause(err))
 	case errors.Is(err, store.ErrBadCredentials):
-		return fmt.Errorf("%s refuses the credentials (from %s): %w", endpoint, s.Config.CredentialsSource(), err)
+		return fmt.Errorf("%s refuses the credentials from %s: %w", endpoint, s.Config.CredentialsSource(), cause(err))
 	case errors.Is(err, store.ErrDenied):
-		return fmt.Errorf("%s denies access to s3://%s/%s with the credentials from %s: %w", endpoint, bucket, prefix, s.Config.CredentialsSource(), err)
+		return fmt.Errorf("%s denies access to s3://%s/%s with the credentials from %s: %w", endpoint, bucket, prefix, s.Config.CredentialsSource(), cause(err))
 	case errors.Is(err, store.ErrTimeout), errors.Is(err, store.ErrUnavailable), errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("no usable answer from the endpoint %s: %w", endpoint, err)
+		return fmt.Errorf("no usable answer from the endpoint %s: %w", endpoint, cause(err))
 	}
 	return fmt.Errorf("endpoint %s: %w", endpoint, err)
+}
+
+// status is that of the server's answer; 0 when there was none.
+func status(err error) int {
+	var e *store.Error
+	if errors.As(err, &e) {
+		return e.Status
+	}
+	return 0
+}
+
+// cause is the part of err that says something new to a user: what the network
+// said, or the server, without the request that met it.
+func cause(err error) error {
+	var network *url.Error
+	if errors.As(err, &network) {
+		return network.Err
+	}
+	var e *store.Error
+	if errors.As(err, &e) && e.Err != nil {
+		return e.Err
+	}
+	return err
 }
