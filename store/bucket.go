@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/s3utils"
 )
 
 // Buckets lists the buckets of the account. ErrDenied is usual where only
@@ -67,8 +68,9 @@ func renamed(err error, op string) error {
 // CreateBucket creates a bucket in the store's region; ErrExists when there is one.
 func (s *Store) CreateBucket(ctx context.Context, bucket string) error {
 	c := call{op: "CreateBucket", bucket: bucket}
-	if err := checkNames(c); err != nil {
-		return err
+	// What other servers may have for historical reasons is not to be made anew.
+	if err := s3utils.CheckValidBucketNameStrict(bucket); err != nil {
+		return invalidName(c, err)
 	}
 	return s.do(ctx, c, s.o.Timeout, func(ctx context.Context) error {
 		return s.core.MakeBucket(ctx, bucket, minio.MakeBucketOptions{Region: s.c.Region})

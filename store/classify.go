@@ -5,8 +5,10 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/minio/minio-go/v7"
@@ -138,6 +140,7 @@ func tokenExpired(e *Error) bool {
 func (s *Store) judge(ctx context.Context, c call, err error) (*Error, fate) {
 	e := &Error{Op: c.op, Bucket: c.bucket, Key: c.key, Err: err}
 	var mine *Error
+	var local notSentError
 	var resp minio.ErrorResponse
 	switch {
 	case errors.As(err, &mine):
@@ -148,7 +151,7 @@ func (s *Store) judge(ctx context.Context, c call, err error) (*Error, fate) {
 			e.Kind, e.Err = ErrTimeout, errors.Join(ctx.Err(), err)
 		}
 		return e, fateUncertain
-	case errors.As(err, &resp):
+	case errors.As(err, &resp) && !errors.As(err, &local):
 		v := verdictOf(resp.StatusCode, resp.Code)
 		e.Status, e.Code, e.Kind = resp.StatusCode, resp.Code, v.kind
 		e.Err = message(resp)
@@ -166,9 +169,42 @@ func (s *Store) judge(ctx context.Context, c call, err error) (*Error, fate) {
 		e.Kind = ErrTimeout
 		return e, fateUncertain
 	}
+	if errors.As(err, &local) && !isNetwork(local.error) {
+		e.Kind, e.Err = ErrInvalidName, local.error
+		if v, ok := codes[resp.Code]; ok {
+			e.Kind = v.kind
+		}
+		return e, fateFinal
+	}
 	e.Kind = ErrUnavailable
+	if hint := s.schemeHint(err); hint != nil {
+		e.Err = hint
+		return e, fateFinal
+	}
 	return e, fateOfNetwork(err)
 }
+
+// isNetwork is for what providers of credentials met on their own ways.
+func isNetwork(err error) bool {
+	var request *url.Error
+	var network net.Error
+	return errors.As(err, &request) || errors.As(err, &network)
+}
+
+// schemeHint says what is to be changed where one end speaks TLS and the other does
+// not; else nil.
+func (s *Store) schemeHint(err error) error {
+	switch {
+	case errors.Is(err, http.ErrSchemeMismatch):
+		return fmt.Errorf("the endpoint speaks plain HTTP: use http://%s", s.c.Endpoint.Host)
+	case s.c.Endpoint.Scheme == "http" && strings.Contains(err.Error(), tlsAlert):
+		return fmt.Errorf("the endpoint speaks TLS: use https://%s", s.c.Endpoint.Host)
+	}
+	return nil
+}
+
+// tlsAlert is how net/http cites the alert by which a TLS server answers plain HTTP.
+const tlsAlert = `malformed HTTP response "\x15\x03`
 
 // verdictFate is for errors that were judged before.
 func verdictFate(e *Error) fate {
@@ -196,8 +232,7 @@ func fateOfNetwork(err error) fate {
 		dns      *net.DNSError
 	)
 	switch {
-	case errors.As(err, &cert), errors.As(err, &hostname), errors.As(err, &record),
-		strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
+	case errors.As(err, &cert), errors.As(err, &hostname), errors.As(err, &record):
 		return fateFinal
 	case errors.As(err, &dns) && dns.IsNotFound:
 		return fateFinal

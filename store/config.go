@@ -40,6 +40,9 @@ func (o Options) Resolve() (Config, error) {
 	if err != nil {
 		return Config{}, err
 	}
+	if err := o.checkProfile(); err != nil {
+		return Config{}, err
+	}
 	c := Config{Endpoint: u, Region: o.Region, Credentials: o.Credentials}
 	if c.Region == "" {
 		if c.Region, err = regionFromOutside(o.Profile); err != nil {
@@ -101,24 +104,64 @@ func regionFromOutside(profile string) (string, error) {
 	}
 	setDefault(&profile, os.Getenv("AWS_PROFILE"))
 	setDefault(&profile, "default")
+	sections, err := profileSections(profile)
+	if err != nil {
+		return "", err
+	}
+	for _, s := range sections {
+		if r := s.Key("region").String(); r != "" {
+			return r, nil
+		}
+	}
+	return defaultRegion, nil
+}
+
+// checkProfile fails when a profile is asked for that neither file has: other
+// credentials must not step in for it.
+func (o Options) checkProfile() error {
+	profile := o.Profile
+	if o.Credentials == nil {
+		setDefault(&profile, os.Getenv("AWS_PROFILE"))
+	}
+	if profile == "" {
+		return nil
+	}
+	sections, err := profileSections(profile)
+	if err == nil && len(sections) == 0 {
+		err = fmt.Errorf("no profile %q in %s or %s", profile,
+			sharedFile(credentialsFileEnv, "credentials"), sharedFile(configFileEnv, "config"))
+	}
+	return err
+}
+
+// Names of the variables that say where the two shared files are.
+const (
+	credentialsFileEnv = "AWS_SHARED_CREDENTIALS_FILE"
+	configFileEnv      = "AWS_CONFIG_FILE"
+)
+
+// profileSections are what the shared files have on a profile, in order of
+// precedence.
+func profileSections(profile string) ([]*ini.Section, error) {
+	var found []*ini.Section
 	for _, f := range []struct {
 		path     string
 		sections []string
 	}{
-		{sharedFile("AWS_SHARED_CREDENTIALS_FILE", "credentials"), []string{profile}},
-		{sharedFile("AWS_CONFIG_FILE", "config"), []string{"profile " + profile, profile}},
+		{sharedFile(credentialsFileEnv, "credentials"), []string{profile}},
+		{sharedFile(configFileEnv, "config"), []string{"profile " + profile, profile}},
 	} {
 		file, err := ini.LooseLoad(f.path)
 		if err != nil {
-			return "", fmt.Errorf("read %s: %w", f.path, err)
+			return nil, fmt.Errorf("read %s: %w", f.path, err)
 		}
 		for _, name := range f.sections {
-			if s, err := file.GetSection(name); err == nil && s.Key("region").String() != "" {
-				return s.Key("region").String(), nil
+			if s, err := file.GetSection(name); err == nil {
+				found = append(found, s)
 			}
 		}
 	}
-	return defaultRegion, nil
+	return found, nil
 }
 
 // sharedFile is the path of one of the two shared AWS files; "" without a home.

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/minio/minio-go/v7/pkg/credentials"
 )
 
 // cleanAWS hides what the machine has of AWS settings.
@@ -125,17 +127,70 @@ func TestCredentialsChain(t *testing.T) {
 	}
 }
 
-// Without credentials nothing is sent, and the error says where they were looked for.
+// Without credentials nothing is sent, and one sentence says where they were
+// looked for, with reasons only where there was something.
 func TestNoCredentials(t *testing.T) {
-	cleanAWS(t)
-	s, err := Open(Options{Endpoint: "http://127.0.0.1:1"})
-	if err != nil {
-		t.Fatal(err)
+	role := httptest.NewServer(http.NotFoundHandler())
+	role.Close()
+	for name, c := range map[string]struct {
+		files map[string]string
+		env   map[string]string
+		want  string
+	}{
+		"nothing":       {want: `no credentials found (looked at environment; profile "default" of the shared files)`},
+		"no instance":   {env: map[string]string{"AWS_EC2_METADATA_DISABLED": "", "AWS_EC2_METADATA_SERVICE_ENDPOINT": role.URL}, want: `no credentials found (looked at environment; profile "default" of the shared files; instance role)`},
+		"other profile": {files: map[string]string{".aws/config": "[profile p]\nregion=x\n"}, want: `no credentials found (looked at environment; profile "default" of the shared files)`},
+		"half a pair":   {files: map[string]string{".aws/credentials": "[default]\naws_access_key_id=A\n"}, want: `no credentials found (looked at environment; profile "default" of the shared files: profile has partial static credentials: aws_access_key_id and aws_secret_access_key must both be set)`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			home := cleanAWS(t)
+			for k, v := range c.env {
+				t.Setenv(k, v)
+			}
+			for k, v := range c.files {
+				writeFile(t, filepath.Join(home, k), v)
+			}
+			s, err := Open(Options{Endpoint: "http://127.0.0.1:1"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = s.List(context.Background(), ListRequest{Bucket: "bucket"})
+			wantKind(t, err, ErrBadCredentials)
+			wantKind(t, err, ErrNoCredentials)
+			if got := err.Error(); got != "List s3://bucket: "+c.want {
+				t.Errorf("%s\nwant %s", got, c.want)
+			}
+		})
 	}
-	_, err = s.Buckets(context.Background())
-	wantKind(t, err, ErrBadCredentials)
-	if msg := err.Error(); !strings.Contains(msg, "environment") || !strings.Contains(msg, "shared files") {
-		t.Errorf("%v does not say where", err)
+}
+
+// Other credentials never step in for a profile that was asked for.
+func TestProfileThatDoesNotExist(t *testing.T) {
+	home := cleanAWS(t)
+	t.Setenv("AWS_ACCESS_KEY_ID", "ENV")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "s")
+	refused := func(o Options) {
+		t.Helper()
+		_, err := o.Resolve()
+		want := fmt.Sprintf("no profile %q in %s or %s", "nosuch", filepath.Join(home, ".aws/credentials"), filepath.Join(home, ".aws/config"))
+		if err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+		if _, err := Open(o); err == nil {
+			t.Error("opened")
+		}
+	}
+	refused(Options{Profile: "nosuch"})
+	refused(Options{Profile: "nosuch", Region: "us-east-1"})
+	writeFile(t, filepath.Join(home, ".aws", "config"), "[profile other]\nregion = eu-two\n")
+	refused(Options{Profile: "nosuch"})
+	t.Setenv("AWS_PROFILE", "nosuch")
+	refused(Options{})
+	if _, err := (Options{Profile: "other"}).Resolve(); err != nil {
+		t.Error(err)
+	}
+	if _, err := (Options{Credentials: credentials.NewStaticV4("a", "s", "")}).Resolve(); err != nil {
+		t.Errorf("given credentials need no profile: %v", err)
 	}
 }
 

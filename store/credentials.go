@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -82,7 +83,7 @@ func standardChain(profile string) *chain {
 // RetrieveWithCredContext implements credentials.Provider; credentials.Credentials
 // calls it under its own lock.
 func (c *chain) RetrieveWithCredContext(cc *credentials.CredContext) (credentials.Value, error) {
-	var why []string
+	var looked []string
 	for i := range c.providers {
 		p := &c.providers[i]
 		v, err := p.RetrieveWithCredContext(cc)
@@ -95,12 +96,22 @@ func (c *chain) RetrieveWithCredContext(cc *credentials.CredContext) (credential
 		if cc != nil && cc.Context != nil && cc.Context.Err() != nil {
 			return credentials.Value{}, context.Cause(cc.Context)
 		}
-		if err == nil {
-			err = errors.New("none")
+		place := p.name
+		if err != nil && !isAbsence(err) {
+			place = fmt.Sprintf("%s: %v", place, err)
 		}
-		why = append(why, fmt.Sprintf("%s: %v", p.name, err))
+		looked = append(looked, place)
 	}
-	return credentials.Value{}, fmt.Errorf("%w: no credentials found (%s)", ErrBadCredentials, strings.Join(why, "; "))
+	return credentials.Value{}, fmt.Errorf("%w (looked at %s)", ErrNoCredentials, strings.Join(looked, "; "))
+}
+
+// isAbsence reports whether a provider's error says no more than that there is
+// nothing: no file, no such section in it, nobody at the address of an instance's
+// metadata.
+func isAbsence(err error) bool {
+	var op *net.OpError
+	return errors.Is(err, fs.ErrNotExist) || errors.As(err, &op) && op.Op == "dial" ||
+		strings.HasPrefix(err.Error(), "section ") && strings.HasSuffix(err.Error(), " does not exist")
 }
 
 // Retrieve implements credentials.Provider.
@@ -141,7 +152,7 @@ type fileState [2]struct {
 }
 
 func stateOfFiles() (st fileState) {
-	for i, p := range []string{sharedFile("AWS_SHARED_CREDENTIALS_FILE", "credentials"), sharedFile("AWS_CONFIG_FILE", "config")} {
+	for i, p := range []string{sharedFile(credentialsFileEnv, "credentials"), sharedFile(configFileEnv, "config")} {
 		if fi, err := os.Stat(p); err == nil {
 			st[i].mod, st[i].size = fi.ModTime(), fi.Size()
 		}

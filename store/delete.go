@@ -92,6 +92,7 @@ var errUnconfirmed = fmt.Errorf("%w: deletion not confirmed", ErrBadAnswer)
 func (s *Store) deleteBatch(ctx context.Context, bucket string, keys []string) map[string]error {
 	ctx, cancel := context.WithTimeout(ctx, s.o.CommitTimeout)
 	defer cancel()
+	ctx, sent := noteSent(ctx)
 	in := make(chan minio.ObjectInfo, len(keys))
 	left := make(map[string]error, len(keys))
 	for _, k := range keys {
@@ -103,7 +104,7 @@ func (s *Store) deleteBatch(ctx context.Context, bucket string, keys []string) m
 		if res.Err == nil {
 			delete(left, res.ObjectName)
 		} else if _, ok := left[res.ObjectName]; ok {
-			left[res.ObjectName] = res.Err
+			left[res.ObjectName] = sent.explain(res.Err)
 		}
 	}
 	return left

@@ -34,6 +34,15 @@ var (
 	ErrRDMA           = errors.New("RDMA transfer failed") // mode require
 )
 
+// ErrNoCredentials is ErrBadCredentials where there are none to sign with; nothing
+// was sent.
+var ErrNoCredentials error = noCredentials{}
+
+type noCredentials struct{}
+
+func (noCredentials) Error() string        { return "no credentials found" }
+func (noCredentials) Is(target error) bool { return target == ErrBadCredentials }
+
 // Error tells what failed. errors.Is(err, ErrNotFound) and so on look at Kind;
 // errors.As finds Err's chain too.
 type Error struct {
@@ -51,7 +60,9 @@ func (e *Error) Error() string {
 	if e.Key != "" {
 		fmt.Fprintf(&b, "/%s", e.Key)
 	}
-	fmt.Fprintf(&b, ": %v", e.Kind)
+	if e.Err == nil || !errors.Is(e.Err, e.Kind) {
+		fmt.Fprintf(&b, ": %v", e.Kind)
+	}
 	switch {
 	case e.Code != "" && e.Status != 0:
 		fmt.Fprintf(&b, " (%d %s)", e.Status, e.Code)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 )
 
@@ -115,18 +116,51 @@ var errStalled = errors.New("no byte moved")
 func within(ctx context.Context, d time.Duration, try func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
-	return try(ctx)
+	ctx, sent := noteSent(ctx)
+	return sent.explain(try(ctx))
+}
+
+// sentNote tells whether a request went out under a context.
+type sentNote struct{ sent atomic.Bool }
+
+type sentKey struct{}
+
+func noteSent(ctx context.Context) (context.Context, *sentNote) {
+	n := &sentNote{}
+	return context.WithValue(ctx, sentKey{}, n), n
+}
+
+// requestSent is what the transport calls.
+func requestSent(ctx context.Context) {
+	if n, ok := ctx.Value(sentKey{}).(*sentNote); ok {
+		n.sent.Store(true)
+	}
+}
+
+// notSentError is what the S3 library refused by itself; asking again cannot help.
+type notSentError struct{ error }
+
+func (e notSentError) Unwrap() error { return e.error }
+
+// explain marks an error that came up although nothing was sent.
+func (n *sentNote) explain(err error) error {
+	if err == nil || n.sent.Load() {
+		return err
+	}
+	return notSentError{err}
 }
 
 // watchdog ends a context when nothing touched it for idle.
 type watchdog struct {
 	t    *time.Timer
 	idle time.Duration
+	sent *sentNote
 }
 
 func withWatchdog(ctx context.Context, idle time.Duration) (context.Context, *watchdog, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	w := &watchdog{t: time.AfterFunc(idle, func() { cancel(errStalled) }), idle: idle}
+	ctx, sent := noteSent(ctx)
+	w := &watchdog{t: time.AfterFunc(idle, func() { cancel(errStalled) }), idle: idle, sent: sent}
 	return ctx, w, func() { w.t.Stop(); cancel(nil) }
 }
 
@@ -137,7 +171,7 @@ func (w *watchdog) explain(ctx context.Context, err error) error {
 	if err != nil && errors.Is(context.Cause(ctx), errStalled) {
 		return fmt.Errorf("%w for %v: %w", errStalled, w.idle, err)
 	}
-	return err
+	return w.sent.explain(err)
 }
 
 // watched touches the watchdog for everything read through it.

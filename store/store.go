@@ -1,10 +1,12 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -121,20 +123,24 @@ func (s *Store) doubt(bucket string) {
 // a request to the bucket.
 func checkNames(c call) error {
 	if err := s3utils.CheckValidBucketName(c.bucket); err != nil {
-		return &Error{Op: c.op, Bucket: c.bucket, Key: c.key, Kind: ErrInvalidName, Err: err}
+		return invalidName(c, err)
 	}
 	switch {
 	case len(c.key) > MaxKeyLen:
-		return &Error{Op: c.op, Bucket: c.bucket, Key: c.key, Kind: ErrInvalidName, Err: fmt.Errorf("key of %d bytes", len(c.key))}
+		return invalidName(c, fmt.Errorf("key of %d bytes", len(c.key)))
 	case !utf8.ValidString(c.key):
-		return &Error{Op: c.op, Bucket: c.bucket, Key: c.key, Kind: ErrInvalidName, Err: fmt.Errorf("key is not UTF-8")}
+		return invalidName(c, errors.New("key is not UTF-8"))
 	}
 	return nil
 }
 
 func checkKey(c call) error {
-	if c.key == "" {
-		return &Error{Op: c.op, Bucket: c.bucket, Kind: ErrInvalidName, Err: fmt.Errorf("empty key")}
+	if strings.TrimSpace(c.key) == "" {
+		return invalidName(c, errors.New("empty key")) // as minio-go sees one of white space
 	}
 	return checkNames(c)
+}
+
+func invalidName(c call, err error) error {
+	return &Error{Op: c.op, Bucket: c.bucket, Key: c.key, Kind: ErrInvalidName, Err: err}
 }

@@ -35,11 +35,19 @@ func newTransport(maxConns int) *http.Transport {
 	}
 }
 
+// invalidHeader begins net/http's refusal of a header that cannot be sent, such as
+// metadata with a line break.
+const invalidHeader = "net/http: invalid header "
+
 // guard judges answers before minio-go sees them, where it would believe them.
 type guard struct{ base http.RoundTripper }
 
 func (g guard) RoundTrip(req *http.Request) (*http.Response, error) {
+	requestSent(req.Context())
 	resp, err := g.base.RoundTrip(req)
+	if err != nil && strings.HasPrefix(err.Error(), invalidHeader) {
+		err = notSentError{err}
+	}
 	if err != nil {
 		return nil, err
 	}
