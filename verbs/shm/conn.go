@@ -23,10 +23,13 @@ const (
 	helloTimeout = 5 * time.Second
 )
 
+// socketPrefix begins the names of all sockets of software devices.
+const socketPrefix = "@s3rdmafs-shm-"
+
 // socketAddr is where the device with that GID listens. Abstract sockets need
 // no directory and are gone with the process.
 func socketAddr(uid int, gid verbs.GID) *net.UnixAddr {
-	return &net.UnixAddr{Net: "unixpacket", Name: fmt.Sprintf("@s3rdmafs-shm-%d-%s", uid, hex.EncodeToString(gid[:]))}
+	return &net.UnixAddr{Net: "unixpacket", Name: fmt.Sprintf("%s%d-%s", socketPrefix, uid, hex.EncodeToString(gid[:]))}
 }
 
 // sameUser fails unless the process at the other end has our user ID.

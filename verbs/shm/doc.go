@@ -5,8 +5,9 @@
 //
 // # How a WRITE travels
 //
-// Every device listens on an abstract unix socket named after its GID; peers
-// share the network namespace and the user. The requester sends a small frame that
+// Every device listens on an abstract unix socket named after its user and GID;
+// peers share the network namespace and the user. A QP is refused its way to RTR
+// with verbs.ErrUnreachable while nobody listens for the peer's GID. The requester sends a small frame that
 // names its source memory; a read-only descriptor of the memfd goes along when the
 // peer has not seen it yet. The *responder* judges the request (QP state, peer, PSN, rkey, rights, bounds,
 // posted receive), copies the bytes from its mapping of the requester's memfd

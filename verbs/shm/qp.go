@@ -122,6 +122,11 @@ func (q *qp) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if err := checkModify(q.state, a, mask); err != nil {
 		return err
 	}
+	if mask&verbs.AttrAV != 0 {
+		if err := q.dev.reach(a.AH.DGID); err != nil {
+			return err
+		}
+	}
 	q.apply(a, mask)
 	from := q.state
 	switch a.State {

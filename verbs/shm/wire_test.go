@@ -154,6 +154,11 @@ func TestRogueFrames(t *testing.T) {
 	modify(t, q, initAttr())
 	rogueGID := n.dev.gid
 	rogueGID[15] ^= 1
+	ln, err := net.ListenUnix("unixpacket", socketAddr(os.Geteuid(), rogueGID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
 	attr := rtrAttr(n, 77, 5)
 	attr.AH.DGID = rogueGID
 	modify(t, q, attr)
