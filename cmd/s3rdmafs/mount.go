@@ -35,7 +35,7 @@ type mountCmd struct {
 	pathflags.Flags
 	CacheSize *size `placeholder:"SIZE" help:"Budget for all pinned memory: page cache and write staging. Default: 2GiB."`
 
-	OpTimeout time.Duration `default:"2m" placeholder:"TIME" help:"How long one operation may wait for the server before it fails."`
+	OpTimeout time.Duration `default:"2m" placeholder:"TIME" help:"How long a program waits while the server does not answer, before its call fails."`
 
 	ReadOnly   bool      `help:"Refuse every change."`
 	AllowOther bool      `help:"Let other users in."`
@@ -202,7 +202,7 @@ func (c *mountCmd) mount(ctx context.Context, log *slog.Logger) (*stack.Stack, *
 		cacheSize = int64(*c.CacheSize)
 	}
 	s, err := stack.Open(ctx, stack.Options{
-		Store:     store.Options{Endpoint: c.Endpoint, Region: c.Region, Profile: c.Profile},
+		Store:     store.Options{Endpoint: c.Endpoint, Region: c.Region, Profile: c.Profile, RetryFor: c.OpTimeout},
 		RDMA:      mode,
 		Device:    c.Device,
 		Path:      c.Flags.Options(),
