@@ -54,7 +54,7 @@ type file struct {
 	lost                 error // another writer was first; the data can go nowhere
 
 	handles, writers int
-	keepETag         string             // the version whose pages the kernel may have
+	keepETag         string             // the version whose pages the kernel may have, with what was written to it since
 	uploading        context.CancelFunc // of the upload under way
 
 	target, targetETag string // of a link, as last read
@@ -123,7 +123,10 @@ func (f *file) setInfoLocked(info store.Info, metaKnown bool, begun time.Time) {
 	if !metaKnown && same && f.metaKnown {
 		info.Meta, info.ContentType, metaKnown = f.info.Meta, f.info.ContentType, true
 	}
-	if f.spool != nil && !sameVersion(f.info, info) {
+	if f.stored && !sameVersion(f.info, info) {
+		// For good, also if the ETag comes back: a smaller size in between has
+		// zeroed the end of a page.
+		f.keepETag = ""
 		f.dropSpoolLocked()
 	}
 	known := f.stored && sameVersion(f.info, info) &&
@@ -288,7 +291,9 @@ func (f *file) open(ctx context.Context, flags uint32) (*handle, uint32, syscall
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	keep := uint32(0)
-	if f.localLocked() || f.keepETag == f.info.ETag && f.keepETag != "" {
+	// A file that was never stored has no ETag, nor pages but of what was
+	// written here.
+	if f.keepETag == f.info.ETag && (f.keepETag != "" || !f.stored) {
 		keep = fuse.FOPEN_KEEP_CACHE
 	}
 	f.keepETag = f.info.ETag

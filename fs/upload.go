@@ -179,7 +179,9 @@ func (s *filesystem) storedLocked(f *file, snap snapshot, info store.Info, begun
 	f.stored, f.metaKnown, f.exclusive, f.overwrite = true, true, false, false
 	f.checked = begun
 	f.version++
-	f.keepETag = info.ETag
+	if f.keepETag == snap.info.ETag {
+		f.keepETag = info.ETag // pages that were of the old version are of this one
+	}
 	if !f.dirtyLocked() {
 		delete(s.dirty, f)
 	}
