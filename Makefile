@@ -5,7 +5,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -X s3rdmafs/internal/version.Version=$(VERSION)
 PKGS    := ./...
 
-.PHONY: all build test test-long test-rdma demo check bench deps-run deps-test clean
+.PHONY: all build test test-long test-apps test-rdma demo check bench deps-run deps-test deps-apps clean
 
 all: build
 
@@ -19,6 +19,9 @@ deps-run:
 	@scripts/deps fuse3
 deps-test:
 	@scripts/deps fuse3 gcc libc6-dev libibverbs-dev attr git
+deps-apps: deps-test
+	@scripts/deps sqlite3 rsync vim perl patch python3 python3-venv zip unzip fio stress-ng dbench
+	@scripts/deps "libpython$$(/usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')-testsuite"
 
 # KEEP=1 leaves gateway and mount running. TREE=DIR copies another tree,
 # BIG=SIZE another size for the large file (default 1G).
@@ -31,6 +34,10 @@ test: deps-test
 # Longer runs of what `test` has in short form.
 test-long: deps-test
 	S3RDMAFS_LONG=1 $(GO) test -race -timeout 4h $(PKGS)
+
+# Programs nobody here wrote, on a mount. ONLY='git|tar' runs some of them.
+test-apps: deps-apps
+	S3RDMAFS_APPS=1 $(GO) test -count=1 -v -timeout 90m -run 'TestPrograms$(if $(ONLY),/^($(ONLY))$$)' ./internal/apps
 
 # On real verbs: Soft-RoCE in a virtual machine made of Debian packages, or with
 # DEVICE=NAME a device of this host. QUICK=1 is a reduced form. See doc/TESTING.md.

@@ -31,6 +31,7 @@ var allowed = map[string][]string{
 	"cache":               {"store", "verbs"},
 	"fs":                  {"cache", "store", "verbs"},
 	"gateway":             {"rc", "verbs", "token"},
+	"internal/apps":       {},
 	"internal/arch":       {},
 	"internal/version":    {},
 	"internal/faultproxy": {},

@@ -1,0 +1,3 @@
+# Written by one process, read by another.
+needs /usr/bin/python3
+/usr/bin/python3 "$TESTDATA/checkpoint.py"
