@@ -81,9 +81,9 @@ func TestWriteWithImm(t *testing.T) {
 }
 
 // TestSoftRoCERetries: the count that Soft-RoCE would never end with is not used
-// there, nor changed elsewhere.
+// there, where the lost try's time goes to the others, nor changed elsewhere.
 func TestSoftRoCERetries(t *testing.T) {
-	for parent, want := range map[string]string{"": " retry=7 ", "eth0": " retry=6 "} {
+	for parent, want := range map[string]string{"": " timeout=14 retry=7 ", "eth0": " timeout=15 retry=6 "} {
 		f := newFake(t)
 		if parent != "" {
 			dir := filepath.Join(f.dir, "sys", "fake0")

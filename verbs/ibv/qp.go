@@ -45,6 +45,16 @@ type qp struct {
 // would never complete.
 const softRoCERetries = 6
 
+// softRoCETimeout doubles an ACK timeout. Adapters wait up to four times what
+// they are told, Soft-RoCE no longer than that, and its peer may have to wait
+// for a CPU.
+func softRoCETimeout(t uint8) uint8 {
+	if t == 0 { // without end
+		return 0
+	}
+	return min(t+1, 31)
+}
+
 func (q *qp) Num() uint32 { return q.num }
 
 func (q *qp) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
@@ -78,8 +88,9 @@ func (q *qp) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if a.AH.IsGlobal {
 		c.is_global = 1
 	}
-	if q.dev.softRoCE {
-		c.retry_cnt = min(c.retry_cnt, softRoCERetries)
+	if q.dev.softRoCE && a.RetryCnt > softRoCERetries {
+		c.retry_cnt = softRoCERetries
+		c.timeout = C.uint8_t(softRoCETimeout(a.Timeout))
 	}
 	return q.use(func() error {
 		q.modifyMu.Lock()
