@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"s3rdmafs/internal/bench"
+	"s3rdmafs/internal/pathflags"
 	"s3rdmafs/store"
 )
 
@@ -24,6 +25,7 @@ type benchCmd struct {
 	Region   string `placeholder:"NAME" help:"As for mount."`
 	Profile  string `placeholder:"NAME" help:"As for mount."`
 	Device   string `default:"auto" placeholder:"NAME" help:"As for mount."`
+	pathflags.Flags
 
 	RDMA        string        `name:"rdma" enum:"both,auto,require,off" default:"both" help:"both: RDMA and HTTP in turn. auto: as a mount chooses. require: only RDMA. off: only HTTP."`
 	Sizes       []size        `default:"64KiB,1MiB,16MiB" placeholder:"SIZE" help:"Sizes of the objects."`
@@ -41,6 +43,7 @@ func (c *benchCmd) Run() error {
 	}
 	o := bench.Options{
 		Store:  store.Options{Endpoint: c.Endpoint, Region: c.Region, Profile: c.Profile},
+		Path:   c.Flags.Options(),
 		Mode:   c.RDMA,
 		Bucket: c.Target.bucket, Prefix: c.Target.prefix,
 		Concurrency: c.Concurrency, Time: c.Time, Memory: int64(c.Memory),

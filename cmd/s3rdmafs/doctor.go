@@ -11,18 +11,20 @@ import (
 	"syscall"
 
 	"s3rdmafs/internal/doctor"
+	"s3rdmafs/internal/pathflags"
 	"s3rdmafs/store"
 )
 
 type doctorCmd struct {
 	Target target `arg:"" optional:"" name:"source" help:"What would be mounted. With a bucket, 1 MiB is stored, read and removed again, by RDMA and by HTTP."`
 
-	Endpoint  string `placeholder:"URL" help:"As for mount."`
-	Region    string `placeholder:"NAME" help:"As for mount."`
-	Profile   string `placeholder:"NAME" help:"As for mount."`
-	RDMA      string `name:"rdma" enum:"auto,require,off" default:"auto" help:"As for mount."`
-	Device    string `default:"auto" placeholder:"NAME" help:"As for mount."`
-	CacheSize size   `placeholder:"SIZE" help:"As for mount."`
+	Endpoint string `placeholder:"URL" help:"As for mount."`
+	Region   string `placeholder:"NAME" help:"As for mount."`
+	Profile  string `placeholder:"NAME" help:"As for mount."`
+	RDMA     string `name:"rdma" enum:"auto,require,off" default:"auto" help:"As for mount."`
+	Device   string `default:"auto" placeholder:"NAME" help:"As for mount."`
+	pathflags.Flags
+	CacheSize size `placeholder:"SIZE" help:"As for mount."`
 
 	ReadOnly bool   `help:"Store nothing in the bucket."`
 	WCStatus string `name:"wc-status" placeholder:"NAME" help:"Tell about a work-completion status (RETRY_EXC_ERR, or all), and check nothing."`
@@ -40,7 +42,7 @@ func (c *doctorCmd) Run() error {
 	}
 	o := doctor.Options{
 		Store: store.Options{Endpoint: c.Endpoint, Region: c.Region, Profile: c.Profile},
-		RDMA:  mode, Device: c.Device, CacheSize: int64(c.CacheSize),
+		RDMA:  mode, Device: c.Device, Path: c.Flags.Options(), CacheSize: int64(c.CacheSize),
 		Bucket: c.Target.bucket, Prefix: c.Target.prefix, ReadOnly: c.ReadOnly,
 	}
 	if c.Verbose {

@@ -39,7 +39,7 @@ var allowed = map[string][]string{
 	"internal/stack":      {"cache", "store", "rc", "token", "verbs", "verbs/provider"},
 	"internal/testdevice": {"verbs", "verbs/shm", "verbs/provider"},
 	"internal/doctor":     {"internal/stack", "internal/version", "cache", "store", "token", "verbs", "verbs/provider"},
-	"internal/bench":      {"internal/stack", "internal/version", "cache", "store", "verbs"},
+	"internal/bench":      {"internal/stack", "internal/version", "cache", "store", "verbs", "verbs/provider"},
 	"internal/testenv":    {"..."},
 	"cmd/s3rdmafs":        {"fs", "cache", "store", "rc", "verbs", "verbs/provider", "internal/stack", "internal/version", "internal/pathflags", "internal/doctor", "internal/bench"},
 	"cmd/s3rdmagw":        {"gateway", "rc", "verbs", "verbs/provider", "verbs/shm", "internal/version", "internal/pathflags"},

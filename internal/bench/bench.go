@@ -20,6 +20,7 @@ import (
 	"s3rdmafs/internal/version"
 	"s3rdmafs/store"
 	"s3rdmafs/verbs"
+	"s3rdmafs/verbs/provider"
 )
 
 // Op is what is measured.
@@ -58,7 +59,8 @@ const (
 type Options struct {
 	Store          store.Options // endpoint, region, profile
 	Device         string
-	Mode           string // ModeBoth
+	Path           provider.Options // what is to be so at the own end of connections
+	Mode           string           // ModeBoth
 	Bucket, Prefix string
 	Ops            []Op          // Get, Put
 	Sizes          []int64       // bytes; 64 KiB, 1 MiB, 16 MiB
@@ -218,7 +220,7 @@ const pageSize = 4096
 func (b *run) openLane(ctx context.Context, name string, mode store.Mode) error {
 	so := b.o.Store
 	so.MaxConns = max(64, 2*slices.Max(b.o.Concurrency))
-	s, err := stack.Open(ctx, stack.Options{Store: so, RDMA: mode, Device: b.o.Device, CacheSize: cache.MinSize, Logger: b.o.Logger})
+	s, err := stack.Open(ctx, stack.Options{Store: so, RDMA: mode, Device: b.o.Device, Path: b.o.Path, CacheSize: cache.MinSize, Logger: b.o.Logger})
 	if err != nil {
 		return err
 	}

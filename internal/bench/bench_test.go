@@ -240,6 +240,10 @@ func TestBadOptions(t *testing.T) {
 		"memory":         {func(o *bench.Options) { o.Memory = 2 << 20 }, "lower --sizes"},
 		"missing bucket": {func(o *bench.Options) { o.Bucket = "no-such-bucket" }, "no such bucket"},
 		"unknown device": {func(o *bench.Options) { o.Device = "mlx9_9" }, "mlx9_9"},
+		"no such GID": {func(o *bench.Options) {
+			index := 77
+			o.Device, o.Path.GIDIndex = "shm", &index
+		}, "no GID with index 77"},
 		"wrong secret": {func(o *bench.Options) {
 			o.Store.Credentials = credentials.NewStaticV4(e.AccessKey, "wrong", "")
 		}, "refuses the credentials"},

@@ -14,6 +14,7 @@ import (
 	"s3rdmafs/internal/stack"
 	"s3rdmafs/store"
 	"s3rdmafs/verbs"
+	"s3rdmafs/verbs/provider"
 )
 
 const (
@@ -35,7 +36,7 @@ const (
 func (r *run) open(ctx context.Context, mode store.Mode) (*stack.Stack, error) {
 	so := r.o.Store
 	so.Timeout, so.RetryFor = 2*r.o.Timeout, 2*r.o.Timeout
-	return stack.Open(ctx, stack.Options{Store: so, RDMA: mode, Device: r.o.Device, CacheSize: cache.MinSize, Logger: r.o.Logger})
+	return stack.Open(ctx, stack.Options{Store: so, RDMA: mode, Device: r.o.Device, Path: r.o.Path, CacheSize: cache.MinSize, Logger: r.o.Logger})
 }
 
 // closeStack may not hide a failure; a healthy stack always closes.
@@ -119,7 +120,7 @@ func (r *run) transfers(ctx context.Context) {
 	switch {
 	case r.o.RDMA == store.ModeOff:
 		skip = "RDMA is switched off"
-	case r.device == "":
+	case len(r.rails) == 0:
 		skip = "no device"
 	case r.spoken == spokenNo:
 		skip = "the server does not speak hipobj-rc-v2"
@@ -162,7 +163,7 @@ func (r *run) transfer(ctx context.Context, name string, mode store.Mode) {
 		c.Status, c.Fact = Skip, err.Error()
 	case err != nil:
 		c.Status, c.Fact = bad, err.Error()
-		c.Remedy = transferRemedy(s, err, mode)
+		c.Remedy = r.transferRemedy(s, err, mode)
 	case mode == store.ModeRequire:
 		r.moved = true
 	}
@@ -271,13 +272,17 @@ func randomKey(prefix string) (string, error) {
 	return prefix + keyPrefix + hex.EncodeToString(b[:]), nil
 }
 
+const softwareRemedy = "run the gateway and the mount as one user of this host, or use a real RDMA device; --rdma off makes HTTP the plan"
+
 // transferRemedy names the completion status that came up, if one did.
-func transferRemedy(s *stack.Stack, err error, mode store.Mode) string {
+func (r *run) transferRemedy(s *stack.Stack, err error, mode store.Mode) string {
 	switch {
 	case errors.Is(err, store.ErrDenied):
 		return "a policy must grant s3:PutObject, s3:GetObject and s3:DeleteObject; --read-only stores nothing"
 	case mode == store.ModeOff:
 		return "look into the server's log"
+	case errors.Is(err, verbs.ErrUnreachable) && r.uses(provider.Software):
+		return softwareRemedy
 	}
 	if q := s.Stats().Queues; q != nil {
 		for _, h := range StatusTable() {

@@ -37,29 +37,48 @@ func (r *run) rdma(context.Context) {
 	r.library(infos, listErr)
 	r.nodes()
 	for _, i := range infos {
-		if i.Provider != "shm" || i.Name == r.device {
+		if i.Provider != "shm" || r.uses(i.Name) {
 			r.ports(i)
 		}
 	}
-	r.chosen(chooseErr)
-	if r.device != "" {
-		r.memlock()
+	if chooseErr != nil {
+		r.notChosen(chooseErr)
+		return
 	}
+	for _, l := range r.rails {
+		r.chosen(l)
+	}
+	r.memlock()
 }
 
-// choose opens the device as the mount would, and closes it again.
+// choose opens the devices as the mount would, and closes them again.
 func (r *run) choose() error {
-	dev, choice, err := provider.Open(r.o.Device, r.config.Endpoint.Hostname(), r.o.Logger)
+	specs, err := provider.ParseSpecs(r.o.Device, r.o.Path)
 	if err != nil {
 		return err
 	}
-	r.device, r.choice = dev.Name(), choice
-	return dev.Close()
+	var rails []rail
+	for _, s := range specs {
+		dev, choice, err := provider.OpenWith(s.Name, r.config.Endpoint.Hostname(), s.Options, r.o.Logger)
+		if err != nil {
+			return err
+		}
+		rails = append(rails, rail{dev.Name(), choice})
+		if err := dev.Close(); err != nil {
+			return err
+		}
+	}
+	r.rails = rails
+	return nil
+}
+
+func (r *run) uses(device string) bool {
+	return slices.ContainsFunc(r.rails, func(l rail) bool { return l.device == device })
 }
 
 // realNeeded is the status of a fault of real devices.
 func (r *run) realNeeded() Status {
-	if r.device != "" {
+	if len(r.rails) > 0 {
 		return OK // another one, or the software device, does it
 	}
 	return r.withoutRDMA()
@@ -163,41 +182,50 @@ func (r *run) gidLine(device string, port uint8, g verbs.GIDEntry) string {
 	if g.NetDev != "" {
 		line += "  " + g.NetDev
 	}
-	if device == r.device && port == r.choice.Port && g.Index == r.choice.GIDIndex {
-		line += "  ← chosen"
+	for _, l := range r.rails {
+		if device == l.device && port == l.choice.Port && g.Index == l.choice.GIDIndex {
+			return line + "  ← chosen"
+		}
 	}
 	return line
 }
 
-func (r *run) chosen(err error) {
+func (r *run) chosen(l rail) {
 	c := Check{Group: groupRDMA, Name: "device", Status: OK}
+	c.Fact = fmt.Sprintf("%s port %d, GID %d, path MTU %d: %s", l.device, l.choice.Port, l.choice.GIDIndex, l.choice.MTU.Bytes(), l.choice.Reason)
+	c.Details = []string{"this GID because: " + gidReason(l.choice)}
+	if l.choice.TrafficClass != 0 || l.choice.SL != 0 {
+		c.Details = append(c.Details, fmt.Sprintf("traffic class %d, service level %d", l.choice.TrafficClass, l.choice.SL))
+	}
+	if l.choice.NUMANode >= 0 {
+		c.Details = append(c.Details, fmt.Sprintf("NUMA node %d", l.choice.NUMANode))
+	}
+	r.add(c)
+}
+
+func (r *run) notChosen(err error) {
+	c := Check{Group: groupRDMA, Name: "device", Status: r.withoutRDMA(), Fact: err.Error()}
+	if r.o.Device != provider.Auto || errors.Is(err, verbs.ErrInvalid) {
+		c.Status = Fail // the mount fails, too
+	}
 	switch {
-	case err == nil && r.device != "":
-		c.Fact = fmt.Sprintf("%s port %d, GID %d, path MTU %d: %s", r.device, r.choice.Port, r.choice.GIDIndex, r.choice.MTU.Bytes(), r.choice.Reason)
-		c.Details = []string{"this GID because: " + gidReason(r.choice)}
-		if r.choice.NUMANode >= 0 {
-			c.Details = append(c.Details, fmt.Sprintf("NUMA node %d", r.choice.NUMANode))
-		}
-	case errors.Is(err, verbs.ErrNoDevice) && r.o.Device != provider.Auto:
-		c.Status, c.Fact, c.Remedy = Fail, err.Error(), "s3rdmafs devices lists what there is"
+	case errors.Is(err, verbs.ErrUnreachable):
+		c.Remedy = "bring the port up (cable, ip link set NETDEV up, subnet manager)"
+	case r.o.Device != provider.Auto || errors.Is(err, verbs.ErrInvalid):
+		c.Remedy = "s3rdmafs devices lists what there is"
+	case r.report.Find("nodes").Fact == noKernelDevice:
+		c.Remedy = "load the driver (mlx5_ib, irdma, bnxt_re, …), or for RoCE in software rdma link add rxe0 type rxe netdev NETDEV; --rdma off makes HTTP the plan"
 	default:
-		c.Status, c.Fact = r.withoutRDMA(), err.Error()
 		c.Remedy = "if another device reaches the endpoint name it with --device; --rdma off makes HTTP the plan"
-		if r.report.Find("nodes").Fact == noKernelDevice {
-			c.Remedy = "load the driver (mlx5_ib, irdma, bnxt_re, …), or for RoCE in software rdma link add rxe0 type rxe netdev NETDEV; --rdma off makes HTTP the plan"
-		}
-		if errors.Is(err, verbs.ErrUnreachable) {
-			c.Remedy = "bring the port up (cable, ip link set NETDEV up, subnet manager)"
-		}
-		if r.o.Device != provider.Auto {
-			c.Status = Fail
-		}
 	}
 	r.add(c)
 }
 
 // gidReason says by which rule of protocol section 12.4 the GID was chosen.
 func gidReason(c provider.Choice) string {
+	if c.FixedGID() {
+		return "asked for by index"
+	}
 	switch c.GIDType {
 	case verbs.GIDSoftware:
 		return "the software device has one"

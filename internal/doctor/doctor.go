@@ -34,8 +34,9 @@ const defaultTimeout = 5 * time.Second
 type Options struct {
 	Store     store.Options // endpoint, region, profile
 	RDMA      store.Mode
-	Device    string
-	CacheSize int64 // bytes
+	Device    string           // as for the mount: "auto", or names with or without ports
+	Path      provider.Options // what is to be so at the own end of connections
+	CacheSize int64            // bytes
 	// Bucket to look into; "" leaves out the transfers.
 	Bucket, Prefix string
 	// ReadOnly stores nothing in the bucket.
@@ -54,17 +55,29 @@ type run struct {
 	report *Report
 	config store.Config
 
-	addrs  []netip.Addr
-	routes []Route
-	// choice is valid with device != "".
-	choice    provider.Choice
-	device    string
-	pinned    bool // the cache can be pinned
+	addrs     []netip.Addr
+	routes    []Route
+	rails     []rail // the devices a mount would use; none without RDMA
+	pinned    bool   // the cache can be pinned
 	reachable bool
 	creds     *token.Credentials
 	spoken    spoken
 	caps      token.Capabilities
 	moved     bool // a megabyte went by RDMA and came back the same
+}
+
+// rail is a device with what was chosen on it.
+type rail struct {
+	device string
+	choice provider.Choice
+}
+
+func (r *run) deviceNames() string {
+	var names []string
+	for _, l := range r.rails {
+		names = append(names, l.device)
+	}
+	return strings.Join(names, ", ")
 }
 
 // Run makes all checks. It stores at most one object of 1 MiB in the bucket, and
@@ -149,7 +162,7 @@ func (r *run) verdict() string {
 		return "As asked for, a mount would not work, or not well: see what failed above."
 	case r.o.RDMA == store.ModeOff:
 		why = "RDMA is switched off"
-	case r.device == "":
+	case len(r.rails) == 0:
 		why = "no RDMA device leads to the endpoint"
 	case !r.pinned:
 		why = "the cache cannot be pinned"
@@ -160,7 +173,7 @@ func (r *run) verdict() string {
 	case !r.moved && r.o.Bucket != "" && r.report.Find(checkRDMA).Status != Skip:
 		why = "the test transfer by RDMA failed"
 	default:
-		verdict := fmt.Sprintf("Object bytes would move by RDMA on %s, in transfers of 64 KiB and more; all else goes by HTTP.", r.device)
+		verdict := fmt.Sprintf("Object bytes would move by RDMA on %s, in transfers of 64 KiB and more; all else goes by HTTP.", r.deviceNames())
 		if !r.moved {
 			verdict += " Not tried: that takes a bucket and an object."
 		}

@@ -28,6 +28,7 @@ import (
 	"s3rdmafs/store"
 	"s3rdmafs/token"
 	"s3rdmafs/verbs"
+	"s3rdmafs/verbs/provider"
 )
 
 // options are those of a user of e.
@@ -205,6 +206,63 @@ func TestNoDevice(t *testing.T) {
 			})
 			want(t, r, "device", test.status, "no such device")
 		})
+	}
+}
+
+// The device of a mount may be a list, and what is asked of its path goes for the
+// transfers of the examination too.
+func TestPathOptions(t *testing.T) {
+	e := testenv.Start(t, testenv.Options{RDMA: true})
+	o := options(e, e.NewBucket(""))
+	index := 0
+	o.Device, o.Path = "shm:1, shm", provider.Options{GIDIndex: &index, PathMTU: verbs.MTU4096, TrafficClass: 106}
+	r := examine(t, o)
+	c := want(t, r, "device", doctor.OK, "shm port 1, GID 0, path MTU 4096")
+	if details := strings.Join(c.Details, "\n"); !strings.Contains(details, "asked for by index") || !strings.Contains(details, "traffic class 106") {
+		t.Errorf("details: %v", c.Details)
+	}
+	want(t, r, "rdma transfer", doctor.OK, "same bytes")
+	if !strings.Contains(r.Verdict, "by RDMA on shm, shm") {
+		t.Errorf("verdict: %s", r.Verdict)
+	}
+	// Both ends need the same MTU.
+	o.Path.PathMTU = verbs.MTU1024
+	r = examine(t, o)
+	want(t, r, "device", doctor.OK, "path MTU 1024")
+	want(t, r, "rdma transfer", doctor.Fail, "")
+	for fact, bend := range map[string]func(*doctor.Options){
+		"no GID with index 77":     func(o *doctor.Options) { i := 77; o.Path.GIDIndex = &i },
+		"no port 9":                func(o *doctor.Options) { o.Device = "shm:9" },
+		"not a device with a port": func(o *doctor.Options) { o.Device = "shm:x" },
+	} {
+		bad := o
+		bend(&bad)
+		r := examine(t, bad)
+		want(t, r, "device", doctor.Fail, fact)
+		want(t, r, "rdma transfer", doctor.Skip, "no device")
+	}
+}
+
+// A server whose software device is another user's cannot be reached by it.
+func TestSoftwareDeviceOfAnotherUser(t *testing.T) {
+	e := testenv.Start(t, testenv.Options{RDMA: true})
+	o := options(e, e.NewBucket(""))
+	o.RDMA = store.ModeRequire
+	o.Store.Endpoint = proxy(t, e, func(r *http.Response) error {
+		if reply := r.Header.Get(token.HeaderReply); reply != "" && r.StatusCode == http.StatusOK {
+			tok, err := token.ParseReply(reply)
+			if err != nil {
+				return err
+			}
+			tok.GID[15] ^= 1 // nobody's
+			r.Header.Set(token.HeaderReply, tok.Reply())
+		}
+		return nil
+	})
+	r := examine(t, o)
+	c := want(t, r, "rdma transfer", doctor.Fail, "between processes of one user")
+	if !strings.Contains(c.Remedy, "as one user") {
+		t.Errorf("remedy: %s", c.Remedy)
 	}
 }
 

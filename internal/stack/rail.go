@@ -2,9 +2,7 @@ package stack
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -34,21 +32,17 @@ type rail struct {
 
 // openRails opens the devices of a list "NAME[:PORT],...".
 func openRails(list, host string, path provider.Options, log *slog.Logger) ([]*rail, error) {
+	specs, err := provider.ParseSpecs(list, path)
+	if err != nil {
+		return nil, err
+	}
 	var rails []*rail
-	for spec := range strings.SplitSeq(list, ",") {
-		name, port, hasPort := strings.Cut(strings.TrimSpace(spec), ":")
-		o := path
-		if hasPort {
-			n, err := strconv.ParseUint(port, 10, 8)
-			if err != nil || n == 0 {
-				return nil, errors.Join(fmt.Errorf("%q is not a device with a port, as in mlx5_0:1", spec), closeRails(rails))
-			}
-			o.Port = uint8(n)
-		}
-		device, choice, err := provider.OpenWith(name, host, o, log)
+	for _, spec := range specs {
+		device, choice, err := provider.OpenWith(spec.Name, host, spec.Options, log)
 		if err != nil {
 			return nil, errors.Join(err, closeRails(rails))
 		}
+		log.Info("RDMA device", choice.LogAttrs(device)...)
 		rails = append(rails, &rail{log: log, device: device, choice: choice})
 	}
 	return rails, nil

@@ -48,6 +48,12 @@ type Choice struct {
 // FixedGID reports whether the user named the GID, so that no other may be used.
 func (c Choice) FixedGID() bool { return c.options.GIDIndex != nil }
 
+// LogAttrs are the choice and its device for slog.
+func (c Choice) LogAttrs(dev verbs.Device) []any {
+	return []any{"device", dev.Name(), "port", c.Port, "gid_index", c.GIDIndex, "gid", c.GID, "gid_type", c.GIDType,
+		"netdev", c.NetDev, "mtu", c.MTU.Bytes(), "traffic_class", c.TrafficClass, "sl", c.SL, "reason", c.Reason}
+}
+
 // Renew chooses anew on the same port of dev, after its GID table changed.
 func (c Choice) Renew(dev verbs.Device) (Choice, error) {
 	o := c.options
@@ -132,7 +138,7 @@ func only(entries []verbs.GIDEntry, index int) ([]verbs.GIDEntry, error) {
 		}
 		has = append(has, fmt.Sprintf("%d (%s)", e.Index, e.GID))
 	}
-	return nil, fmt.Errorf("%w: no GID with index %d; there are %s", verbs.ErrInvalid, index, strings.Join(has, ", "))
+	return nil, fmt.Errorf("%w: no GID with index %d; the table has %s", verbs.ErrInvalid, index, cmp.Or(strings.Join(has, ", "), "none"))
 }
 
 // chooseOnRoute is ChooseGID with the entries of the route's netdev first, and

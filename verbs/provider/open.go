@@ -73,13 +73,7 @@ func OpenWith(name, endpointHost string, o Options, log *slog.Logger) (verbs.Dev
 	}
 	s := thisMachine
 	s.options = o
-	dev, c, err := s.openFor(name, endpointHost, log)
-	if err != nil {
-		return nil, Choice{}, err
-	}
-	log.Info("RDMA device", "device", dev.Name(), "port", c.Port, "gid_index", c.GIDIndex, "gid", c.GID, "gid_type", c.GIDType,
-		"netdev", c.NetDev, "mtu", c.MTU.Bytes(), "traffic_class", c.TrafficClass, "sl", c.SL, "reason", c.Reason)
-	return dev, c, nil
+	return s.openFor(name, endpointHost, log)
 }
 
 // MemlockLimit returns how many bytes this process may register. unlimited is

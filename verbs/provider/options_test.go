@@ -24,7 +24,7 @@ func TestOpenWithOptions(t *testing.T) {
 		{"no such port", "mlx1", Options{Port: 3}, 0, 0, 0, "mlx1 has no port 3, its last one is 2"},
 		{"no such port on the route's device", "auto", Options{Port: 3}, 0, 0, 0, "no port 3"},
 		{"GID index", "mlx1", Options{GIDIndex: index(0)}, 1, 0, verbs.MTU4096, ""},
-		{"no such GID index", "mlx1", Options{GIDIndex: index(5)}, 0, 0, 0, "no GID with index 5; there are 0 (fe80::1), 1 (::ffff:10.1.0.1), 2 (::ffff:10.1.0.7)"},
+		{"no such GID index", "mlx1", Options{GIDIndex: index(5)}, 0, 0, 0, "no GID with index 5; the table has 0 (fe80::1), 1 (::ffff:10.1.0.1), 2 (::ffff:10.1.0.7)"},
 		{"path MTU", "mlx1", Options{PathMTU: verbs.MTU1024}, 1, 1, verbs.MTU1024, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
