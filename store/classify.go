@@ -86,11 +86,14 @@ var codes = map[string]verdict{
 	"InvalidURI":              {ErrInvalidName, fateFinal},
 	"XMinioInvalidObjectName": {ErrInvalidName, fateFinal},
 
+	"ObjectParentIsFile":            {ErrNotDirectory, fateFinal},
+	"XMinioParentIsObject":          {ErrNotDirectory, fateFinal},
+	"ExistingObjectIsDirectory":     {ErrIsDirectory, fateFinal},
+	"XMinioObjectExistsAsDirectory": {ErrIsDirectory, fateFinal},
+
 	"NotImplemented":              {ErrUnsupported, fateFinal},
 	"MethodNotAllowed":            {ErrUnsupported, fateFinal},
 	"APINotSupported":             {ErrUnsupported, fateFinal},
-	"ObjectParentIsFile":          {ErrUnsupported, fateFinal},
-	"ExistingObjectIsDirectory":   {ErrUnsupported, fateFinal},
 	"DirectoryObjectContainsData": {ErrUnsupported, fateFinal},
 }
 

@@ -25,6 +25,8 @@ var (
 	ErrNotEmpty       = errors.New("bucket not empty")
 	ErrUnavailable    = errors.New("service unavailable")
 	ErrInvalidName    = errors.New("invalid name")
+	ErrNotDirectory   = errors.New("a parent is an object")             // on servers that keep keys as paths
+	ErrIsDirectory    = errors.New("a directory of that name is there") // likewise
 	ErrUnsupported    = errors.New("not supported by the server")
 	ErrNoUpload       = errors.New("no such upload")
 	ErrNoSpace        = errors.New("no space left")

@@ -209,6 +209,7 @@ func TestPutRefused(t *testing.T) {
 		"QuotaExceeded":         {403, ErrNoSpace},
 		"NotImplemented":        {501, ErrUnsupported},
 		"ObjectLocked":          {403, ErrLocked},
+		"ObjectParentIsFile":    {409, ErrNotDirectory},
 		"MadeUp":                {418, ErrRefused},
 	} {
 		t.Run(code, func(t *testing.T) {
