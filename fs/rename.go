@@ -223,8 +223,10 @@ func (s *filesystem) copyObject(ctx context.Context, bucket, from, to, etag stri
 		_, err := s.putBytes(ctx, bucket, to, nil, meta, info.ContentType, cond)
 		return err
 	}
-	_, err = s.store.Copy(ctx, store.CopyRequest{
-		Bucket: bucket, Key: from, DstKey: to, SrcETag: etag, Meta: meta, ContentType: info.ContentType, Cond: cond,
+	_, err = s.conditionally(ctx, bucket, to, cond, func(c store.Cond) (store.Info, error) {
+		return s.store.Copy(ctx, store.CopyRequest{
+			Bucket: bucket, Key: from, DstKey: to, SrcETag: etag, Meta: meta, ContentType: info.ContentType, Cond: c,
+		})
 	})
 	return err
 }

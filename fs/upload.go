@@ -217,29 +217,10 @@ func newLostError(f *file, cause error) error {
 // in the bucket yet: an object that a cancelled request makes after all would
 // outlive its unlink.
 func (s *filesystem) put(ctx, parts context.Context, p snapshot) (store.Info, error) {
-	info, err := s.putCond(ctx, parts, p)
-	if err == nil || p.cond.IsZero() || !errors.Is(err, store.ErrUnsupported) {
-		return info, err
-	}
-	// The server cannot hold the condition: look, then write.
-	if !s.noCond.Swap(true) {
-		s.log.Warn("server has no conditional writes; another writer in the same instant goes unnoticed", "err", err)
-	}
-	now, err := s.store.Head(ctx, p.bucket, p.key)
-	switch {
-	case errors.Is(err, store.ErrNotFound):
-		if p.cond.IfMatch != "" {
-			return store.Info{}, store.ErrPrecondition
-		}
-	case err != nil:
-		return store.Info{}, err
-	case p.cond.IfAbsent:
-		return store.Info{}, store.ErrExists
-	case now.ETag != p.cond.IfMatch:
-		return store.Info{}, store.ErrPrecondition
-	}
-	p.cond = store.Cond{}
-	return s.putCond(ctx, parts, p)
+	return s.conditionally(ctx, p.bucket, p.key, p.cond, func(c store.Cond) (store.Info, error) {
+		p.cond = c
+		return s.putCond(ctx, parts, p)
+	})
 }
 
 func (s *filesystem) putCond(ctx, parts context.Context, p snapshot) (store.Info, error) {
@@ -336,8 +317,9 @@ func quarantined(r *cache.Region, err error) error {
 // putBytes stores a small object.
 func (s *filesystem) putBytes(ctx context.Context, bucket, key string, data []byte, meta map[string]string, contentType string, c store.Cond) (store.Info, error) {
 	// Far below what RDMA is used for, and gone when the call returns.
-	req := store.PutRequest{
-		Bucket: bucket, Key: key, Src: verbs.Segment{Buf: data}, Meta: meta, ContentType: contentType, Cond: c,
-	}
-	return s.store.Put(ctx, req)
+	return s.conditionally(ctx, bucket, key, c, func(c store.Cond) (store.Info, error) {
+		return s.store.Put(ctx, store.PutRequest{
+			Bucket: bucket, Key: key, Src: verbs.Segment{Buf: data}, Meta: meta, ContentType: contentType, Cond: c,
+		})
+	})
 }
