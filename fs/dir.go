@@ -416,42 +416,41 @@ func (s *filesystem) lookBucket(ctx context.Context, name string) (found, error)
 }
 
 // vacant makes sure that name can be made in d: it is allowed, and nothing has
-// it as far as a look within NegativeTTL tells. Otherwise it returns the node
-// in the way, or an errno.
-func (d *dir) vacant(ctx context.Context, name string, isDir bool) (node, syscall.Errno) {
+// it as far as a look within NegativeTTL tells. Something in the way is EEXIST.
+func (d *dir) vacant(ctx context.Context, name string, isDir bool) syscall.Errno {
 	s := d.fs
 	if e := s.readOnlyErrno(); e != 0 {
-		return nil, e
+		return e
 	}
 	s.mu.Lock()
 	_, prefix, ok := s.placeLocked(d)
 	at, absent := d.absent[name]
 	s.mu.Unlock()
 	if !ok {
-		return nil, syscall.ENOENT
+		return syscall.ENOENT
 	}
 	if e := keyErrno(prefix, name, isDir); e != 0 {
-		return nil, e
+		return e
 	}
 	// The condition of the write that follows guards against who came since.
 	if absent && time.Since(at) < s.o.NegativeTTL {
-		return nil, 0
+		return 0
 	}
-	n, errno := d.find(ctx, name)
-	switch errno {
+	switch _, errno := d.find(ctx, name); errno {
 	case 0:
-		return n, syscall.EEXIST
+		return syscall.EEXIST
 	case syscall.ENOENT:
-		return nil, 0
+		return 0
+	default:
+		return errno
 	}
-	return nil, errno
 }
 
 // Mkdir implements gofs.NodeMkdirer: the directory is a marker in the bucket.
 func (d *dir) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.EntryOut) (_ *gofs.Inode, errno syscall.Errno) {
 	s := d.fs
 	defer func() { s.n.count(opMkdir, errno) }()
-	if _, errno := d.vacant(ctx, name, true); errno != 0 {
+	if errno := d.vacant(ctx, name, true); errno != 0 {
 		return nil, errno
 	}
 	c, done := s.request(ctx)
@@ -509,7 +508,7 @@ func (d *dir) Mknod(ctx context.Context, name string, mode, _ uint32, out *fuse.
 	if mode&syscall.S_IFMT != syscall.S_IFREG || s.allBuckets(d) {
 		return nil, syscall.EPERM
 	}
-	if _, errno := d.vacant(ctx, name, false); errno != 0 {
+	if errno := d.vacant(ctx, name, false); errno != 0 {
 		return nil, errno
 	}
 	f, errno := s.createFile(ctx, d, name, mode, true)
@@ -538,27 +537,11 @@ func (d *dir) Create(ctx context.Context, name string, flags, mode uint32, out *
 		return nil, nil, 0, syscall.EPERM
 	}
 	exclusive := flags&syscall.O_EXCL != 0
-	n, errno := d.vacant(ctx, name, false)
+	errno = d.vacant(ctx, name, false)
 	if errno == syscall.EEXIST && !exclusive {
-		// It came into being since the kernel saw that it was not there.
-		f, ok := n.(*file)
-		if !ok {
-			return nil, nil, 0, syscall.EISDIR
-		}
-		if f.link {
-			return nil, nil, 0, syscall.ELOOP
-		}
-		h, keep, errno := f.open(ctx, flags)
-		if errno == 0 && flags&syscall.O_TRUNC != 0 {
-			if errno = s.truncate(ctx, f, 0); errno != 0 {
-				h.Release(ctx)
-			}
-		}
-		if errno != 0 {
-			return nil, nil, 0, errno
-		}
-		s.entryOut(f, out)
-		return f.EmbeddedInode(), h, keep, 0
+		// It came into being since the kernel saw that it was not there. Only
+		// the kernel checks permissions and follows links: it looks again.
+		return nil, nil, 0, syscall.ESTALE
 	}
 	if errno != 0 {
 		return nil, nil, 0, errno
@@ -621,7 +604,7 @@ func (d *dir) Symlink(ctx context.Context, target, name string, out *fuse.EntryO
 	if len(target) > maxLink {
 		return nil, syscall.ENAMETOOLONG
 	}
-	if _, errno := d.vacant(ctx, name, false); errno != 0 {
+	if errno := d.vacant(ctx, name, false); errno != 0 {
 		return nil, errno
 	}
 	bucket, prefix, ok := s.place(d)
