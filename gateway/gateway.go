@@ -102,6 +102,7 @@ func (g *Gateway) open() error {
 		s3api.WithConcurrencyLimiter(maxConnections, maxRequests),
 		s3api.WithKeepAlive(),
 		s3api.WithQuiet(),
+		s3api.WithMiddleware("/", g.logFailures),
 	}
 	if g.opts.ReadOnly {
 		opts = append(opts, s3api.WithReadOnly())
@@ -123,8 +124,11 @@ func (g *Gateway) open() error {
 	if err != nil {
 		return fmt.Errorf("S3 server: %w", err)
 	}
-	g.app, err = fiberApp(srv)
-	return err
+	if g.app, err = fiberApp(srv); err != nil {
+		return err
+	}
+	g.answerUnreadable()
+	return nil
 }
 
 func (g *Gateway) openBackend() error {

@@ -404,6 +404,9 @@ func TestPrepareRefusals(t *testing.T) {
 			if marked := resp.Header.Get(token.HeaderProtocolStatus) == token.StatusUnsupported; marked != (tt.status == 501) {
 				t.Errorf("status %d, marker %v", resp.StatusCode, marked)
 			}
+			if echo := resp.Header.Get(token.HeaderProtocol); tt.c.header.Get(token.HeaderProtocol) == token.Protocol && echo != token.Protocol {
+				t.Errorf("status %d, echo of the protocol %q", resp.StatusCode, echo)
+			}
 			if tt.status == 200 && (resp.ContentLength != 0 || resp.Header.Get(token.HeaderSession) == "") {
 				t.Errorf("success with Content-Length %d, headers %v", resp.ContentLength, resp.Header)
 			}
@@ -510,7 +513,8 @@ func TestWithoutRDMA(t *testing.T) {
 		c := prepare(marked, token.OpGet, token.Target{Bucket: "bucket", Key: "key"})
 		c.path = path
 		resp, code := c.send(t, marked)
-		if resp.StatusCode != 501 || code != "NotImplemented" || resp.Header.Get(token.HeaderProtocolStatus) != token.StatusUnsupported {
+		if resp.StatusCode != 501 || code != "NotImplemented" || resp.Header.Get(token.HeaderProtocolStatus) != token.StatusUnsupported ||
+			resp.Header.Get(token.HeaderProtocol) != token.Protocol {
 			t.Errorf("%s: %d %s, headers %v", path, resp.StatusCode, code, resp.Header)
 		}
 	}

@@ -75,8 +75,12 @@ func notImplemented(ctx fiber.Ctx, message string) error {
 	return answer(ctx, http.StatusNotImplemented, "NotImplemented", message)
 }
 
-// answer sends an S3 error.
+// answer sends an S3 error. A request of the protocol sees by the echo that the
+// answer is no proxy's.
 func answer(ctx fiber.Ctx, status int, code, message string) error {
+	if ctx.Get(token.HeaderProtocol) == token.Protocol {
+		ctx.Set(token.HeaderProtocol, token.Protocol)
+	}
 	requestID, hostID := utils.EnsureRequestIDs(ctx)
 	err := s3err.APIError{Code: code, Description: message, HTTPStatusCode: status}
 	ctx.Response().Header.SetContentType(fiber.MIMEApplicationXML)

@@ -245,6 +245,9 @@ func TestBadInput(t *testing.T) {
 		{"no secret", []string{"--dir", dir}, []string{"AWS_ACCESS_KEY_ID=a"}, "AWS_SECRET_ACCESS_KEY"},
 		{"unknown device", []string{"--dir", dir, "--device", "nosuch0"}, nil, "nosuch0"},
 		{"no such GID", []string{"--dir", dir, "--device", "shm", "--gid-index", "9"}, nil, "no GID with index 9"},
+		{"no such GID of a table of one", []string{"--dir", dir, "--device", "shm", "--gid-index", "77"}, nil, "no GID with index 77; the table has 0 (fd73:"},
+		{"staging that holds nothing", []string{"--dir", dir, "--device", "shm", "--staging-size", "1KiB"}, nil, "--staging-size: 1.0 KiB are too few, it takes at least 1.0 MiB"},
+		{"no such bucket name with profiles", []string{"--dir", dir, "--pprof", "127.0.0.1:0", "--bucket", "../bucket"}, nil, "not a valid bucket name"},
 		{"no such port", []string{"--dir", dir, "--rdma-port", "2"}, nil, "no port 2"},
 		{"path MTU that is none", []string{"--dir", dir, "--path-mtu", "1500"}, nil, "not a path MTU"},
 		{"certificate without key", []string{"--dir", dir, "--cert", cert}, nil, "needed together"},
@@ -263,7 +266,7 @@ func TestBadInput(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			args := tt.args
 			if tt.name != "address in use" && tt.name != "address is none" {
-				args = append([]string{"--listen", "127.0.0.1:0", "--log-level", "error"}, args...)
+				args = append([]string{"--listen", "127.0.0.1:0"}, args...)
 			}
 			cmd := program(t, args...)
 			if tt.env != nil {
@@ -280,6 +283,81 @@ func TestBadInput(t *testing.T) {
 				t.Errorf("said %q, want one line with %q", said, tt.want)
 			}
 		})
+	}
+}
+
+// Standard output has the one line for scripts, and standard error the log, whatever
+// comes in and whatever the libraries below print.
+func TestNothingButTheLogIsPrinted(t *testing.T) {
+	dir := t.TempDir()
+	cmd := program(t, "--listen", "127.0.0.1:0", "--dir", dir, "--bucket", "bucket", "--device", "none", "--log-level", "debug")
+	var log bytes.Buffer
+	cmd.Stderr = &log
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Process.Kill()
+	out := bufio.NewReader(stdout)
+	first, err := out.ReadString('\n')
+	endpoint, ok := strings.CutPrefix(strings.TrimSpace(first), "s3rdmagw listening on ")
+	if err != nil || !ok {
+		t.Fatalf("%q, %v", first, err)
+	}
+	addr := strings.TrimPrefix(endpoint, "http://")
+
+	// What begins like TLS, and a client that breaks off in the middle of a request.
+	for _, begin := range []string{"\x16\x03\x01 / HTTP/1.1\r\nHost: h\r\n\r\n", "GET / HTTP/1.1\r\nAuthorization: secret\r\nHost: "} {
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(c, begin); err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasSuffix(begin, "\r\n\r\n") {
+			io.Copy(io.Discard, c) // the answer
+		}
+		c.(*net.TCPConn).SetLinger(0)
+		c.Close()
+	}
+	// An error of the file system that versitygw knows no S3 error for.
+	if err := os.Symlink("loop", filepath.Join(dir, "bucket", "loop")); err != nil {
+		t.Fatal(err)
+	}
+	once, err := minio.New(addr, &minio.Options{
+		Creds: credentials.NewStaticV4(accessKey, secretKey, ""), Region: "us-east-1", MaxRetries: 1,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := once.RemoveObject(t.Context(), "bucket", "loop/x", minio.RemoveObjectOptions{}); err == nil {
+		t.Error("an object behind a loop of links is removed")
+	}
+	stop(t, cmd, syscall.SIGTERM, &log)
+	rest, err := io.ReadAll(out)
+	if len(rest) > 0 {
+		t.Errorf("standard output goes on: %q, %v", rest, err)
+	}
+	if strings.Contains(log.String(), "secret") {
+		t.Errorf("the log cites a request:\n%s", &log)
+	}
+	for line := range strings.Lines(log.String()) {
+		if !strings.HasPrefix(line, "time=") {
+			t.Errorf("standard error has %q", line)
+		}
+	}
+	for _, want := range []string{
+		`msg="request cannot be read" from=127.0.0.1:`, "perhaps TLS", "connection reset by peer",
+		`level=ERROR msg="request failed" method=DELETE path=/bucket/loop/x request_id=`,
+		`level=ERROR msg=versitygw says="stat object: stat bucket/loop/x: too many levels of symbolic links"`,
+	} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("the log has no %q:\n%s", want, &log)
+		}
 	}
 }
 

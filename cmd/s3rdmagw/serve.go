@@ -35,6 +35,11 @@ func (c *command) serve(stdout, stderr io.Writer) (err error) {
 		return err
 	}
 	defer closeLog()
+	restore, err := capturePrints(log)
+	if err != nil {
+		return err
+	}
+	defer restore()
 	opts := c.options()
 	opts.Logger = log
 
@@ -43,14 +48,16 @@ func (c *command) serve(stdout, stderr io.Writer) (err error) {
 		return fmt.Errorf("cannot listen: %w", err)
 	}
 	defer ln.Close()
+	profiles := ""
 	if c.Pprof != "" {
-		stop, err := servePprof(c.Pprof, log)
+		addr, stop, err := servePprof(c.Pprof)
 		if err != nil {
 			return err
 		}
 		defer stop()
+		profiles = "http://" + addr.String() + "/debug/pprof/"
 	}
-	dev, rdma, err := c.openDevice(log)
+	dev, choice, rdma, err := c.openDevice(log)
 	if err != nil {
 		return err
 	}
@@ -68,6 +75,13 @@ func (c *command) serve(stdout, stderr io.Writer) (err error) {
 	defer stop()
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(ln) }()
+	// Only now: before an error, a line of information would hide it.
+	if dev != nil {
+		log.Info("RDMA device", choice.LogAttrs(dev)...)
+	}
+	if profiles != "" {
+		log.Info("profiles", "url", profiles)
+	}
 	log.Info("listening", "url", g.URL(ln), "backend", string(opts.Backend), "dir", opts.Dir, "device", deviceName(dev), "read_only", opts.ReadOnly)
 	fmt.Fprintf(stdout, "s3rdmagw listening on %s\n", g.URL(ln))
 
@@ -84,27 +98,27 @@ func (c *command) serve(stdout, stderr io.Writer) (err error) {
 }
 
 // openDevice opens the device that --device names; nil without one.
-func (c *command) openDevice(log *slog.Logger) (verbs.Device, *gateway.RDMA, error) {
+func (c *command) openDevice(log *slog.Logger) (verbs.Device, provider.Choice, *gateway.RDMA, error) {
 	if c.Device == noDevice {
-		return nil, nil, nil
+		return nil, provider.Choice{}, nil, nil
 	}
 	host, _, err := net.SplitHostPort(c.Listen)
 	if err != nil {
-		return nil, nil, fmt.Errorf("address to listen on: %w", err)
+		return nil, provider.Choice{}, nil, fmt.Errorf("address to listen on: %w", err)
 	}
 	dev, choice, err := provider.OpenWith(c.Device, host, c.Flags.Options(), log)
 	if c.Device == provider.Auto && errors.Is(err, verbs.ErrNoDevice) {
 		dev, choice, err = provider.OpenWith(provider.Software, host, c.Flags.Options(), log)
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("RDMA device: %w", err)
+		return nil, provider.Choice{}, nil, fmt.Errorf("RDMA device: %w", err)
 	}
 	staging, err := c.staging(log)
 	if err != nil {
-		return nil, nil, errors.Join(err, dev.Close())
+		return nil, provider.Choice{}, nil, errors.Join(err, dev.Close())
 	}
 	current := choice
-	return dev, &gateway.RDMA{
+	return dev, choice, &gateway.RDMA{
 		Device:       dev,
 		Port:         choice.Port,
 		GIDIndex:     choice.GIDIndex,
@@ -133,6 +147,9 @@ const (
 // staging is the size of the staging memory. A size asked for that registration
 // could not pin is an error.
 func (c *command) staging(log *slog.Logger) (int64, error) {
+	if c.StagingSize != 0 && c.StagingSize < leastStaging {
+		return 0, fmt.Errorf("--staging-size: %s are too few, it takes at least %s", humanize.IBytes(uint64(c.StagingSize)), humanize.IBytes(leastStaging))
+	}
 	size := uint64(cmp.Or(int64(c.StagingSize), defaultStaging))
 	limit, unlimited := provider.MemlockLimit()
 	if unlimited || size <= limit {
@@ -172,10 +189,10 @@ func (c *command) openLog(stderr io.Writer) (*slog.Logger, func(), error) {
 }
 
 // servePprof serves Go's profiles on addr until stop is called.
-func servePprof(addr string, log *slog.Logger) (stop func(), err error) {
+func servePprof(addr string) (at net.Addr, stop func(), err error) {
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
-		return nil, fmt.Errorf("profiles: cannot listen: %w", err)
+		return nil, nil, fmt.Errorf("profiles: cannot listen: %w", err)
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
@@ -185,6 +202,5 @@ func servePprof(addr string, log *slog.Logger) (stop func(), err error) {
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: time.Second}
 	go srv.Serve(ln)
-	log.Info("profiles", "url", "http://"+ln.Addr().String()+"/debug/pprof/")
-	return func() { srv.Close() }, nil
+	return ln.Addr(), func() { srv.Close() }, nil
 }
