@@ -302,10 +302,25 @@ func (h *handle) Allocate(ctx context.Context, off, size uint64, mode uint32) (e
 func (h *handle) Flush(ctx context.Context) (errno syscall.Errno) {
 	s := h.f.fs
 	defer func() { s.n.count(opFlush, errno) }()
-	if !h.write {
+	if !h.write || h.f.mayStayEmpty(ctx) {
 		return 0
 	}
 	return s.flush(ctx, h.f)
+}
+
+// mayStayEmpty reports whether a FLUSH need not store f yet: nothing is in it,
+// and the caller goes on with another descriptor. A shell that redirects into a
+// file, dd, and touch open it, duplicate the descriptor and close the first; to store
+// then would put an empty object over the old one for as long as they run.
+func (f *file) mayStayEmpty(ctx context.Context) bool {
+	f.mu.Lock()
+	empty := f.dirtyData && f.size == 0 && f.handles > 0
+	f.mu.Unlock()
+	if !empty {
+		return false
+	}
+	caller, ok := fuse.FromContext(ctx)
+	return ok && holdsWritable(caller.Pid, f.StableAttr().Ino)
 }
 
 // Fsync implements gofs.FileFsyncer.
