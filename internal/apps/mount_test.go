@@ -110,11 +110,14 @@ func (m *mount) readLog(t *testing.T) string {
 	return string(b)
 }
 
-// unmount ends the mount, which must have given every pinned byte back and
-// have stored everything by RDMA where it could.
+// unmount ends the mount, which must have given every pinned byte back, logged
+// no error, and moved its data by RDMA.
 func (m *mount) unmount(t *testing.T) {
 	t.Helper()
 	stats := m.stats(t)
+	if stats.Store.Read.RDMA.Bytes+stats.Store.Write.RDMA.Bytes == 0 {
+		t.Error("nothing went by RDMA")
+	}
 	if stats.Store.HTTPEligible != 0 {
 		t.Errorf("%d bytes that RDMA could move went by HTTP", stats.Store.HTTPEligible)
 	}
@@ -135,6 +138,9 @@ func (m *mount) unmount(t *testing.T) {
 type stats struct {
 	DirtyFiles int `json:"dirty_files"`
 	Store      struct {
+		Read, Write struct {
+			RDMA struct{ Bytes uint64 }
+		}
 		HTTPEligible uint64 `json:"http_data_bytes_eligible"`
 	}
 }

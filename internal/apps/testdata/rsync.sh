@@ -28,3 +28,13 @@ rsync -aS plain/ "$LOCAL/back/"
 equal "$LOCAL/src/a" "$LOCAL/back"
 rsync -a --remove-source-files append/ moved/
 [ -z "$(find append -type f)" ] || fail "--remove-source-files left files"
+
+# Hard links are refused where they are asked for, and copied where they would
+# only save room.
+mkdir "$LOCAL/hard"
+echo x >"$LOCAL/hard/one"
+ln "$LOCAL/hard/one" "$LOCAL/hard/two"
+refused 'Operation not permitted' rsync -aH "$LOCAL/hard/" linked/
+rsync -a "$LOCAL/hard/" copied/
+rsync -a --link-dest="$PWD/copied" "$LOCAL/hard/" again/
+diff -r "$LOCAL/hard" again

@@ -16,3 +16,6 @@ one xattr 50
 one fallocate 20 --fallocate-bytes 4M
 one seek 500 --seek-size 4M
 one hdd 200 --hdd-bytes 4M
+refused 'link calls not allowed on the filesystem' bash -c '
+	stress-ng --link 1 --link-ops 1 --timeout 60 --temp-path "$PWD" 2>&1
+	exit 1 # it calls that a success'
