@@ -453,6 +453,11 @@ func (d *dir) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.Ent
 	if errno := d.vacant(ctx, name, true); errno != 0 {
 		return nil, errno
 	}
+	change, errno := s.enter(ctx, d, name)
+	if errno != 0 {
+		return nil, errno
+	}
+	defer change.end()
 	c, done := s.request(ctx)
 	defer done()
 	f := found{kind: syscall.S_IFDIR, metaKnown: true, marked: true}
@@ -607,12 +612,17 @@ func (d *dir) Symlink(ctx context.Context, target, name string, out *fuse.EntryO
 	if errno := d.vacant(ctx, name, false); errno != 0 {
 		return nil, errno
 	}
+	change, errno := s.enter(ctx, d, name)
+	if errno != 0 {
+		return nil, errno
+	}
+	defer change.end()
+	c, done := s.request(ctx)
+	defer done()
 	bucket, prefix, ok := s.place(d)
 	if !ok {
 		return nil, syscall.ENOENT
 	}
-	c, done := s.request(ctx)
-	defer done()
 	a := s.newAttributes(ctx, 0o777)
 	meta := s.metaOf(nil, a, syscall.S_IFLNK)
 	begun := time.Now()
@@ -698,9 +708,14 @@ func (d *dir) Unlink(ctx context.Context, name string) (errno syscall.Errno) {
 	if !ok {
 		return syscall.EISDIR
 	}
+	change, errno := s.enter(ctx, nil, "", f)
+	if errno != 0 {
+		return errno
+	}
+	defer change.end()
 	c, done := s.request(ctx)
 	defer done()
-	f.cancelUpload()
+	defer f.removing()()
 	if err := f.up.Acquire(c, 1); err != nil {
 		return errnoOf(causeOf(c, err))
 	}
@@ -758,9 +773,20 @@ func (d *dir) Rmdir(ctx context.Context, name string) (errno syscall.Errno) {
 	if !ok {
 		return syscall.ENOTDIR
 	}
+	change, errno := s.enter(ctx, nil, "", sub)
+	if errno != 0 {
+		return errno
+	}
+	defer change.end()
 	c, done := s.request(ctx)
 	defer done()
 	if s.allBuckets(d) {
+		s.mu.Lock()
+		local := s.localLocked(sub)
+		s.mu.Unlock()
+		if local {
+			return syscall.ENOTEMPTY
+		}
 		if err := s.store.RemoveBucket(c, name); err != nil && !errors.Is(err, store.ErrNoBucket) {
 			return errnoOf(causeOf(c, err))
 		}
@@ -835,16 +861,21 @@ func (d *dir) Setattr(ctx context.Context, _ gofs.FileHandle, in *fuse.SetAttrIn
 // directory that can have no marker keeps its attributes in memory.
 func (d *dir) setMeta(ctx context.Context, meta map[string]string) syscall.Errno {
 	s := d.fs
+	if metaSize(meta) > maxMeta {
+		return syscall.ENOSPC
+	}
+	change, errno := s.enter(ctx, nil, "", d)
+	if errno != 0 {
+		return errno
+	}
+	defer change.end()
+	c, done := s.request(ctx)
+	defer done()
 	bucket, prefix, ok := s.place(d)
 	if !ok {
 		return syscall.ENOENT
 	}
-	if metaSize(meta) > maxMeta {
-		return syscall.ENOSPC
-	}
 	if d != s.root && !s.isBucketSafe(d) {
-		c, done := s.request(ctx)
-		defer done()
 		if err := s.replaceMarker(c, bucket, prefix, meta); err != nil {
 			return errnoOf(causeOf(c, err))
 		}

@@ -24,7 +24,9 @@
 //
 // Locks are taken in this order; a later one may be held alone.
 //
-//  1. filesystem.dirRename: one rename of a directory at a time.
+//  1. filesystem.dirRename: one rename of a directory at a time. Then
+//     filesystem.gate: what stores or deletes a key enters it, before it takes
+//     anything else, and waits there while a directory above the key is renamed.
 //  2. file.up: one upload, rename, unlink or metadata change of a file at a
 //     time. Its holder may talk to the server. The path of a file cannot change
 //     under a holder.

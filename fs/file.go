@@ -40,7 +40,8 @@ type file struct {
 	attempted bool      // an upload may have stored something in spite of its error
 	metaKnown bool      // info.Meta is that of the object
 	checked   time.Time // when info was last seen to be true
-	version   uint64    // counts local changes of info; a look begun before one is void
+	version   uint64    // counts local changes of info
+	changed   time.Time // the last of them; a look begun before is void
 
 	attributes attributes
 	ownTime    bool   // attributes.mtime is that of our writing of this version, finer than S3's
@@ -56,6 +57,7 @@ type file struct {
 	handles, writers int
 	keepETag         string             // the version whose pages the kernel may have, with what was written to it since
 	uploading        context.CancelFunc // of the upload under way
+	removed          chan struct{}      // not nil while unlink or a rename over f is under way, then closed
 
 	target, targetETag string // of a link, as last read
 }
@@ -158,13 +160,29 @@ func (f *file) dropSpoolLocked() {
 	f.io.Release(ioReaders)
 }
 
-// cancelUpload ends an upload under way, whose result nobody needs any more.
-func (f *file) cancelUpload() {
+// removing ends an upload under way, whose result nobody needs any more, and
+// holds others off until end is called. The kernel removes a name once at a
+// time.
+func (f *file) removing() (end func()) {
+	removed := make(chan struct{})
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.removed = removed
 	if f.uploading != nil {
 		f.uploading()
 	}
+	return func() {
+		f.mu.Lock()
+		f.removed = nil
+		f.mu.Unlock()
+		close(removed)
+	}
+}
+
+// changedLocked notes a change of info that was made here.
+func (f *file) changedLocked() {
+	f.version++
+	f.changed = time.Now()
 }
 
 // acquire takes n of f.io, at once when it is free.

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"s3rdmafs/store"
 )
 
@@ -254,6 +256,17 @@ func TestAllBuckets(t *testing.T) {
 	wantErrno(t, os.Rename(m.path("made-here/file"), m.path(w.bucket+"/moved")), syscall.EXDEV)
 	wantErrno(t, os.Rename(m.path("made-here"), m.path("renamed")), syscall.EXDEV)
 	wantErrno(t, os.Remove(m.path("made-here")), syscall.ENOTEMPTY)
+	if err := os.Mkdir(m.path("unstored"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Create(m.path("unstored/f"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantErrno(t, unix.Rmdir(m.path("unstored")), syscall.ENOTEMPTY)
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
 	wantErrno(t, os.WriteFile(m.path("file"), nil, 0o644), syscall.EPERM)
 	if err := os.Remove(m.path("made-here/file")); err != nil {
 		t.Error(err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -47,9 +48,35 @@ func (d *dir) Rename(ctx context.Context, name string, newParent gofs.InodeEmbed
 		return syscall.EXDEV
 	}
 	n, errno := d.known(ctx, name)
-	if errno != 0 {
-		return errno
+	for range 10 {
+		if errno != 0 {
+			return errno
+		}
+		if errno = s.rename(ctx, d, name, n, to, newName, flags&unix.RENAME_NOREPLACE != 0); errno != syscall.ESTALE {
+			return errno
+		}
+		// Another client stored a newer version, which has the name now. The
+		// kernel would not ask again.
+		f, ok := n.(*file)
+		if !ok || !f.forgetLook() {
+			return errno
+		}
+		n, errno = d.find(ctx, name)
 	}
+	return errno
+}
+
+// forgetLook makes the next look at f ask the bucket. It returns false when the
+// truth about f is here.
+func (f *file) forgetLook() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.checked = time.Time{}
+	return !f.localLocked() && f.lost == nil
+}
+
+// rename moves n from d to a name in to.
+func (s *filesystem) rename(ctx context.Context, d *dir, name string, n node, to *dir, newName string, noReplace bool) (errno syscall.Errno) {
 	bucket, _, ok := s.place(d)
 	toBucket, toPrefix, toOK := s.place(to)
 	if !ok || !toOK {
@@ -65,7 +92,7 @@ func (d *dir) Rename(ctx context.Context, name string, newParent gofs.InodeEmbed
 	var target node
 	switch target, errno = to.find(ctx, newName); errno {
 	case 0:
-		if flags&unix.RENAME_NOREPLACE != 0 {
+		if noReplace {
 			return syscall.EEXIST
 		}
 	case syscall.ENOENT:
@@ -76,7 +103,6 @@ func (d *dir) Rename(ctx context.Context, name string, newParent gofs.InodeEmbed
 	if target == n {
 		return 0
 	}
-	noReplace := flags&unix.RENAME_NOREPLACE != 0
 	switch n := n.(type) {
 	case *dir:
 		td, ok := target.(*dir)
@@ -94,17 +120,28 @@ func (d *dir) Rename(ctx context.Context, name string, newParent gofs.InodeEmbed
 	return syscall.EINVAL
 }
 
-// renameFile moves the object of f over that of target, which may be nil.
+// renameFile moves the object of f over that of target, which may be nil. The
+// tree changes before the source is deleted, so that nobody meets f where its
+// object is not.
 func (s *filesystem) renameFile(ctx context.Context, d *dir, name string, f *file, to *dir, newName string, target *file, noReplace bool) syscall.Errno {
-	c, done := s.request(ctx)
+	c, done := s.unbounded(ctx) // the copy of a large object takes its time
 	defer done()
 	fail := func(err error) syscall.Errno { return errnoOf(causeOf(c, err)) }
+	nodes := []node{f}
+	if target != nil {
+		nodes = append(nodes, target)
+	}
+	change, errno := s.enter(ctx, to, newName, nodes...)
+	if errno != 0 {
+		return errno
+	}
+	defer change.end()
 	if err := f.up.Acquire(c, 1); err != nil {
 		return fail(err)
 	}
 	defer f.up.Release(1)
 	if target != nil {
-		target.cancelUpload()
+		defer target.removing()()
 		if err := target.up.Acquire(c, 1); err != nil {
 			return fail(err)
 		}
@@ -113,7 +150,10 @@ func (s *filesystem) renameFile(ctx context.Context, d *dir, name string, f *fil
 	}
 	bucket, oldKey, ok := s.place(f)
 	_, prefix, toOK := s.place(to)
-	if !ok || !toOK {
+	if !ok {
+		return syscall.ESTALE
+	}
+	if !toOK {
 		return syscall.ENOENT
 	}
 	newKey := prefix + newName
@@ -127,48 +167,79 @@ func (s *filesystem) renameFile(ctx context.Context, d *dir, name string, f *fil
 			return fail(err)
 		}
 	}
+	var source, copied store.Info
 	if stored {
 		if err := d.keep(c, name); err != nil {
 			return fail(err)
 		}
 		f.mu.Lock()
-		info := f.info
+		source = f.info
 		f.mu.Unlock()
-		var cond store.Cond
-		if noReplace {
-			cond.IfAbsent = true
-		}
-		moved, err := s.moveObject(c, bucket, oldKey, newKey, info, f.ownMTime(), cond)
+		var err error
+		copied, err = s.copyVerified(c, bucket, oldKey, newKey, source, f.ownMTime(), store.Cond{IfAbsent: noReplace})
 		if err != nil {
 			return fail(err)
 		}
-		f.mu.Lock()
-		if f.keepETag == f.info.ETag {
-			f.keepETag = moved.ETag // the same bytes
-		}
-		f.info = moved
-		f.attributes.mtimeSet, f.ownTime, f.metaKnown = true, false, true
-		f.version++
-		f.mu.Unlock()
-		s.cache.Invalidate(bucket, oldKey)
-		s.cache.Invalidate(bucket, newKey)
 	}
 
+	overwrite := false
 	if target != nil {
 		target.mu.Lock()
 		there := target.stored || target.attempted
 		target.mu.Unlock()
 		s.unlinked(to, newName, target)
-		if !stored && there {
-			f.mu.Lock()
-			f.overwrite = true // when it is stored, in place of the target
-			f.mu.Unlock()
-		}
+		overwrite = !stored && there
 	}
 	s.mu.Lock()
+	f.mu.Lock()
+	if stored {
+		f.movedLocked(copied)
+		f.attributes.mtimeSet, f.ownTime, f.metaKnown = true, false, true
+	}
+	f.overwrite = f.overwrite || overwrite // when it is stored, in place of the target
+	f.mu.Unlock()
 	s.moveLocked(d, name, f, to, newName)
 	s.mu.Unlock()
-	return 0
+	if !stored {
+		return 0
+	}
+	s.cache.Invalidate(bucket, newKey)
+	err := s.deleteVersion(c, bucket, oldKey, source)
+	s.cache.Invalidate(bucket, oldKey)
+	s.mu.Lock()
+	s.forgetNameLocked(d, name)
+	s.mu.Unlock()
+	return fail(err)
+}
+
+// movedLocked takes over what f's object is at its new place.
+func (f *file) movedLocked(info store.Info) {
+	if f.keepETag == f.info.ETag {
+		f.keepETag = info.ETag // the same bytes
+	}
+	f.info = info
+	f.changedLocked()
+}
+
+// forgetNameLocked takes away what a look beside the end of a rename found of
+// the old name.
+func (s *filesystem) forgetNameLocked(d *dir, name string) {
+	switch n := d.children[name].(type) {
+	case *file:
+		n.mu.Lock()
+		local := n.localLocked() || n.handles > 0
+		n.mu.Unlock()
+		if local {
+			return
+		}
+		s.detachLocked(n)
+	case *dir:
+		if s.localLocked(n) {
+			return
+		}
+		s.detachLocked(n)
+	}
+	d.changedLocked(name, true)
 }
 
 // moveLocked moves a node in the tree.
@@ -178,7 +249,7 @@ func (s *filesystem) moveLocked(d *dir, name string, n node, to *dir, newName st
 	}
 	s.detachNameLocked(to, newName)
 	e := n.base()
-	e.parent, e.name = to, newName
+	e.parent, e.name, e.dead = to, newName, false
 	to.children[newName] = n
 	d.changedLocked(name, true)
 	to.changedLocked(newName, false)
@@ -231,23 +302,36 @@ func (s *filesystem) copyObject(ctx context.Context, bucket, from, to, etag stri
 	return err
 }
 
-// moveObject copies an object on the server, makes sure that the copy is whole,
-// and deletes the source.
-func (s *filesystem) moveObject(ctx context.Context, bucket, from, to string, info store.Info, mtime time.Time, cond store.Cond) (store.Info, error) {
+// copyVerified copies a version of an object on the server and makes sure that
+// the copy is whole.
+func (s *filesystem) copyVerified(ctx context.Context, bucket, from, to string, info store.Info, mtime time.Time, cond store.Cond) (store.Info, error) {
 	if err := s.copyObject(ctx, bucket, from, to, info.ETag, mtime, cond); err != nil {
 		return store.Info{}, err
 	}
-	moved, err := s.store.Head(ctx, bucket, to)
+	copied, err := s.store.Head(ctx, bucket, to)
 	if err != nil {
 		return store.Info{}, err
 	}
-	if err := verifyCopy(info, moved); err != nil {
-		return store.Info{}, err
+	return copied, verifyCopy(info, copied)
+}
+
+// deleteVersion deletes an object unless another client has stored a version
+// that is not the one copied: that came after the rename.
+func (s *filesystem) deleteVersion(ctx context.Context, bucket, key string, info store.Info) error {
+	now, err := s.store.Head(ctx, bucket, key)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return nil
+	case err != nil:
+		return err
+	case !sameVersion(now, info):
+		s.log.Warn("another client stored a file while it was renamed; that version stays under the old name", "bucket", bucket, "key", key)
+		return nil
 	}
-	if err := s.store.Delete(ctx, bucket, from); err != nil && !errors.Is(err, store.ErrNotFound) {
-		return store.Info{}, err
+	if err := s.store.Delete(ctx, bucket, key); err != nil && !errors.Is(err, store.ErrNotFound) {
+		return err
 	}
-	return moved, nil
+	return nil
 }
 
 // errCopyDiffers: a server-side copy is not what was copied.
@@ -263,7 +347,7 @@ func verifyCopy(from, to store.Info) error {
 }
 
 // renameDir moves everything below one prefix to another. Nothing is deleted
-// before every copy was seen to be there.
+// before every copy was seen to be there, and the tree changes in between.
 func (s *filesystem) renameDir(ctx context.Context, d *dir, name string, n, to *dir, newName string, target *dir) syscall.Errno {
 	c, done := s.unbounded(ctx)
 	defer done()
@@ -282,93 +366,87 @@ func (s *filesystem) renameDir(ctx context.Context, d *dir, name string, n, to *
 	if strings.HasPrefix(into, from) {
 		return syscall.EINVAL
 	}
+	// Neither is anything below the two stored or removed from here on. What is
+	// only here moves with the tree.
+	end, err := s.beginTree(c, bucket, from, into)
+	if err != nil {
+		return fail(err)
+	}
+	defer end()
 	if target != nil {
 		if errno := s.emptyErrno(c, target, bucket, into); errno != 0 {
 			return errno
 		}
 	}
-
-	// No upload runs and none begins while the keys move. What is only here
-	// moves with the tree.
 	s.mu.Lock()
 	files := s.filesLocked(n)
 	s.mu.Unlock()
 	for _, f := range files {
-		if err := f.up.Acquire(c, 1); err != nil {
+		if err := s.storeForRename(c, f); err != nil {
 			return fail(err)
-		}
-		defer f.up.Release(1)
-		f.mu.Lock()
-		flush := f.dirtyLocked() && (f.stored || f.attempted)
-		f.mu.Unlock()
-		if flush {
-			if err := s.uploadHeld(c, f); err != nil {
-				return fail(err)
-			}
-		}
-	}
-
-	infos, err := s.listAll(c, bucket, from)
-	if err != nil {
-		return fail(err)
-	}
-	for _, info := range infos {
-		if len(info.Key)-len(from)+len(into) > store.MaxKeyLen {
-			return syscall.ENAMETOOLONG
 		}
 	}
 	if err := d.keep(c, name); err != nil {
 		return fail(err)
 	}
-	if err := s.copyAll(c, bucket, from, into, infos); err != nil {
+	t := treeCopy{s: s, bucket: bucket, from: from, into: into, keepMarker: target != nil}
+	if err := t.run(c); err != nil {
 		return fail(err)
-	}
-	keys := make([]string, len(infos))
-	for i, info := range infos {
-		keys[i] = info.Key
-	}
-	if left, err := s.store.DeleteMany(c, bucket, keys); err != nil {
-		return fail(err)
-	} else if len(left) > 0 {
-		for _, err := range left {
-			return fail(err)
-		}
 	}
 
-	moved, err := s.listAll(c, bucket, into)
-	byKey := map[string]store.Info{}
-	if err == nil {
-		for _, info := range moved {
-			byKey[info.Key] = info
-		}
-	}
-	for _, f := range files {
-		bucket, key, _ := s.place(f)
-		s.cache.Invalidate(bucket, key)
-		info, ok := byKey[into+strings.TrimPrefix(key, from)]
+	s.mu.Lock()
+	for _, f := range s.filesLocked(n) {
+		_, key, _ := s.placeLocked(f)
 		f.mu.Lock()
-		if f.stored {
-			meta, contentType := f.info.Meta, f.info.ContentType
-			if ok {
-				if f.keepETag == f.info.ETag {
-					f.keepETag = info.ETag
-				}
-				f.info = info
-				f.info.Meta, f.info.ContentType = meta, contentType
-				f.metaKnown = false // the copy carries its time in addition
-			}
-			f.version++
+		if info, ok := t.there[t.copyOf(key)]; ok && f.stored {
+			info.Meta, info.ContentType = f.info.Meta, f.info.ContentType
+			f.movedLocked(info)
+			f.metaKnown = false // the copy carries its time in addition
 		}
+		f.changedLocked()
 		f.mu.Unlock()
 	}
-	s.mu.Lock()
 	if target != nil {
 		s.detachLocked(target)
 	}
 	s.moveLocked(d, name, n, to, newName)
-	n.marked = n.marked || len(infos) == 0
+	n.marked = n.marked || len(t.copied) == 0
+	movedTreeLocked(n)
 	s.mu.Unlock()
-	return 0
+
+	err = t.deleteSource(c)
+	s.mu.Lock()
+	s.forgetNameLocked(d, name)
+	s.mu.Unlock()
+	return fail(err)
+}
+
+// movedTreeLocked voids what looks begun before know of the names below d.
+func movedTreeLocked(d *dir) {
+	d.seq++
+	clear(d.recent)
+	clear(d.absent)
+	for _, n := range d.children {
+		if sub, ok := n.(*dir); ok {
+			movedTreeLocked(sub)
+		}
+	}
+}
+
+// storeForRename stores a file that the bucket has in another state, so that
+// its object can be moved by the server.
+func (s *filesystem) storeForRename(ctx context.Context, f *file) error {
+	if err := f.up.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer f.up.Release(1)
+	f.mu.Lock()
+	flush := f.dirtyLocked() && (f.stored || f.attempted)
+	f.mu.Unlock()
+	if !flush {
+		return nil
+	}
+	return s.uploadHeld(ctx, f)
 }
 
 // listAll is everything below prefix, fresh.
@@ -388,51 +466,166 @@ func (s *filesystem) listAll(ctx context.Context, bucket, prefix string) ([]stor
 	}
 }
 
-// copyAll copies every object of infos from one prefix to another and sees them
-// there. When it fails, the copies go again.
-func (s *filesystem) copyAll(ctx context.Context, bucket, from, into string, infos []store.Info) (err error) {
-	var mu sync.Mutex
-	var made []string
+// treeCopyRounds is how often the source is gone through for what other clients
+// changed during the copy. What they store later stays where they stored it.
+const treeCopyRounds = 4
+
+// treeCopy copies every object below one prefix to another.
+type treeCopy struct {
+	s                  *filesystem
+	bucket, from, into string
+	keepMarker         bool // the destination was there before, as an empty directory
+
+	mu     sync.Mutex
+	copied map[string]store.Info // by key, the version of the source that was copied
+	there  map[string]store.Info // by key, what is at the destination
+	source []store.Info          // what was at the source in the end
+}
+
+// run copies what is below the source, and sees it at the destination. When it
+// fails, the copies go again.
+func (t *treeCopy) run(ctx context.Context) (err error) {
+	t.copied = map[string]store.Info{}
 	defer func() {
-		if err == nil || len(made) == 0 {
+		if err == nil {
 			return
 		}
 		c, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortTimeout)
 		defer cancel()
-		if _, derr := s.store.DeleteMany(c, bucket, made); derr != nil {
-			s.log.Warn("copies of a failed rename stay", "bucket", bucket, "prefix", into, "err", derr)
+		if derr := t.deleteCopies(c, slices.Collect(maps.Keys(t.copied))); derr != nil {
+			t.s.log.Warn("copies of a failed rename stay", "bucket", t.bucket, "prefix", t.into, "err", derr)
 		}
 	}()
+	for round := 0; ; round++ {
+		if t.source, err = t.s.listAll(ctx, t.bucket, t.from); err != nil {
+			return err
+		}
+		todo, gone := t.compare(t.source)
+		if len(todo) == 0 && len(gone) == 0 || round == treeCopyRounds {
+			return nil
+		}
+		for _, info := range todo {
+			if len(t.copyOf(info.Key)) > store.MaxKeyLen {
+				return syscall.ENAMETOOLONG
+			}
+		}
+		if err := t.deleteCopies(ctx, gone); err != nil {
+			return err
+		}
+		if err := t.copy(ctx, todo); err != nil {
+			return err
+		}
+		if err := t.verify(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// copyOf is the key at the destination for one of the source.
+func (t *treeCopy) copyOf(key string) string { return t.into + strings.TrimPrefix(key, t.from) }
+
+// compare tells what of the source is still to be copied, and which copies have
+// lost their source.
+func (t *treeCopy) compare(infos []store.Info) (todo []store.Info, gone []string) {
+	now := make(map[string]bool, len(infos))
+	for _, info := range infos {
+		now[info.Key] = true
+		if was, ok := t.copied[info.Key]; !ok || !sameVersion(was, info) {
+			todo = append(todo, info)
+		}
+	}
+	for key := range t.copied {
+		if !now[key] {
+			gone = append(gone, key)
+		}
+	}
+	return todo, gone
+}
+
+// copy copies objects of the source. Those that another client changes at the
+// same time are left to the next round.
+func (t *treeCopy) copy(ctx context.Context, infos []store.Info) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(renameParallel)
 	for _, info := range infos {
 		g.Go(func() error {
-			key := into + strings.TrimPrefix(info.Key, from)
-			err := s.copyObject(gctx, bucket, info.Key, key, info.ETag, time.Time{}, store.Cond{})
-			if err == nil {
-				mu.Lock()
-				made = append(made, key)
-				mu.Unlock()
+			err := t.s.copyObject(gctx, t.bucket, info.Key, t.copyOf(info.Key), info.ETag, time.Time{}, store.Cond{})
+			switch {
+			case err == nil:
+				t.mu.Lock()
+				t.copied[info.Key] = info
+				t.mu.Unlock()
+			case errors.Is(err, store.ErrNotFound), errors.Is(err, store.ErrChanged), errors.Is(err, store.ErrPrecondition):
+				return nil
 			}
 			return err
 		})
 	}
-	if err := g.Wait(); err != nil {
-		return err
-	}
-	there, err := s.listAll(ctx, bucket, into)
+	return g.Wait()
+}
+
+// verify sees every copy at the destination.
+func (t *treeCopy) verify(ctx context.Context) error {
+	infos, err := t.s.listAll(ctx, t.bucket, t.into)
 	if err != nil {
 		return err
 	}
-	size := make(map[string]int64, len(there))
-	for _, info := range there {
-		size[info.Key] = info.Size
-	}
+	t.there = make(map[string]store.Info, len(infos))
 	for _, info := range infos {
-		n, ok := size[into+strings.TrimPrefix(info.Key, from)]
-		if !ok || n != info.Size {
-			return fmt.Errorf("%w: %q", errCopyDiffers, info.Key)
+		t.there[info.Key] = info
+	}
+	for key, info := range t.copied {
+		there, ok := t.there[t.copyOf(key)]
+		if !ok {
+			return fmt.Errorf("%w: %q is not there", errCopyDiffers, t.copyOf(key))
 		}
+		if err := verifyCopy(info, there); err != nil {
+			return fmt.Errorf("%q: %w", t.copyOf(key), err)
+		}
+	}
+	return nil
+}
+
+// deleteCopies deletes the copies of keys of the source.
+func (t *treeCopy) deleteCopies(ctx context.Context, keys []string) error {
+	var copies []string
+	for _, key := range keys {
+		delete(t.copied, key)
+		if key == t.from && t.keepMarker {
+			continue
+		}
+		copies = append(copies, t.copyOf(key))
+	}
+	return t.s.deleteAll(ctx, t.bucket, copies)
+}
+
+// deleteSource deletes what was copied, but for versions that another client
+// stored since.
+func (t *treeCopy) deleteSource(ctx context.Context) error {
+	var keys []string
+	for _, info := range t.source {
+		if was, ok := t.copied[info.Key]; ok && sameVersion(was, info) {
+			keys = append(keys, info.Key)
+		}
+	}
+	if n := len(t.source) - len(keys); n > 0 {
+		t.s.log.Warn("another client stored files while their directory was renamed; they stay under the old name",
+			"bucket", t.bucket, "prefix", t.from, "files", n)
+	}
+	return t.s.deleteAll(ctx, t.bucket, keys)
+}
+
+// deleteAll deletes keys; its error is that of one that stays.
+func (s *filesystem) deleteAll(ctx context.Context, bucket string, keys []string) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	left, err := s.store.DeleteMany(ctx, bucket, keys)
+	if err != nil {
+		return err
+	}
+	for _, err := range left {
+		return err
 	}
 	return nil
 }

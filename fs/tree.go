@@ -47,6 +47,7 @@ type filesystem struct {
 	heapStaging sync.Mutex
 
 	mu        sync.Mutex
+	gate      gate
 	inos      map[uint64]node // every node with its inode number
 	gen       uint64
 	dirty     map[*file]struct{}

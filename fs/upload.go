@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 	"time"
 
@@ -75,17 +76,61 @@ type snapshot struct {
 
 // upload stores what changed in f, if anything. Its error is also logged.
 func (s *filesystem) upload(ctx context.Context, f *file) error {
+	for {
+		c, err := s.beginChange(ctx, func() []spot { return s.spotsLocked(f) })
+		if err != nil {
+			return err
+		}
+		again, err := s.uploadOnce(ctx, f, c.at)
+		c.end()
+		if again == nil {
+			return err
+		}
+		select {
+		case <-again:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// always is closed.
+var always = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// uploadOnce is one attempt, while f is at the given place. again is not nil
+// when there must be another one, once it is closed: f has moved, or is being
+// removed, after which nothing is left to store, or everything if that fails.
+func (s *filesystem) uploadOnce(ctx context.Context, f *file, at []spot) (again <-chan struct{}, err error) {
 	if err := f.up.Acquire(ctx, 1); err != nil {
-		return err
+		return nil, err
 	}
 	defer f.up.Release(1)
-	err := s.uploadHeld(ctx, f)
+	s.mu.Lock()
+	moved := !slices.Equal(s.spotsLocked(f), at)
+	s.mu.Unlock()
+	f.mu.Lock()
+	removed := f.removed
+	f.mu.Unlock()
+	switch {
+	case moved:
+		return always, nil
+	case removed != nil:
+		return removed, nil
+	}
+	err = s.uploadHeld(ctx, f)
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if errors.Is(err, context.Canceled) && f.removed != nil {
+		return f.removed, nil
+	}
 	if f.handles == 0 && !f.dirtyLocked() {
 		f.dropSpoolLocked()
 	}
-	return err
+	return nil, err
 }
 
 // uploadHeld is upload for who holds f.up.
@@ -178,7 +223,7 @@ func (s *filesystem) storedLocked(f *file, snap snapshot, info store.Info, begun
 	f.ownTime = !f.attributes.mtimeSet
 	f.stored, f.metaKnown, f.exclusive, f.overwrite = true, true, false, false
 	f.checked = begun
-	f.version++
+	f.changedLocked()
 	if f.keepETag == snap.info.ETag {
 		f.keepETag = info.ETag // pages that were of the old version are of this one
 	}
