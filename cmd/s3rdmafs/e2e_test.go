@@ -559,6 +559,9 @@ func TestBadInput(t *testing.T) {
 			u.refused(t, cmd, test.want)
 		})
 	}
+	t.Run("require, server without the protocol", func(t *testing.T) {
+		u.refused(t, mounted.command("mount", "s3://"+mounted.env.NewBucket(""), u.dir, "--rdma", "require"), "does not speak hipobj-rc-v2")
+	})
 	t.Run("cache larger than memlock allows", func(t *testing.T) {
 		cmd := u.withoutMemlock("mount", source, u.dir, "--cache-size", "64MiB")
 		u.refused(t, cmd, "ulimit -l")
@@ -578,7 +581,7 @@ func (u *user) refused(t *testing.T, cmd *exec.Cmd, want string) {
 	if strings.Count(out, "\n") > 0 {
 		t.Errorf("says more than one line:\n%s", out)
 	}
-	if err := isMount(u.dir); err == nil {
+	if _, err := findMount(u.dir); err == nil {
 		t.Error("a mount is there all the same")
 	}
 }
@@ -601,7 +604,7 @@ func TestUmountSaysWhatWasNotStored(t *testing.T) {
 	if status == 0 || !strings.Contains(out, "kept") || strings.Count(strings.TrimSpace(out), "\n") > 0 {
 		t.Errorf("umount: exit status %d: %q; want a failure that names the file", status, out)
 	}
-	if err := isMount(u.dir); err == nil {
+	if _, err := findMount(u.dir); err == nil {
 		t.Error("still mounted")
 	}
 }
@@ -630,6 +633,28 @@ func (u *user) withoutMemlock(args ...string) *exec.Cmd {
 	cmd.Args = append([]string{"setpriv", "--bounding-set", "-ipc_lock", "prlimit", "--memlock=1048576", program}, args...)
 	cmd.Path = path
 	return cmd
+}
+
+func TestUmountThroughASymlink(t *testing.T) {
+	u := newUser(t, testenv.Options{})
+	u.mount("s3://" + u.env.NewBucket(""))
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(u.dir, link); err != nil {
+		t.Fatal(err)
+	}
+	if status, out := u.run("umount", link); status != 0 {
+		t.Errorf("umount: exit status %d: %s", status, out)
+	}
+	u.endedClean()
+}
+
+func TestAPrefixWithNothingIsNoted(t *testing.T) {
+	u := newUser(t, testenv.Options{})
+	status, out := u.run("mount", "s3://"+u.env.NewBucket("")+"/typo", u.dir, "--log-file", u.log)
+	if status != 0 || !strings.Contains(out, "note: nothing is there yet") {
+		t.Errorf("mount: exit status %d: %q; want a note", status, out)
+	}
+	u.umount()
 }
 
 func TestUmountOfNoMount(t *testing.T) {

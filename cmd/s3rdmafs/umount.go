@@ -19,14 +19,15 @@ type umountCmd struct {
 }
 
 func (c *umountCmd) Run() error {
-	if err := isMount(c.Mountpoint); err != nil {
+	dir, err := findMount(c.Mountpoint)
+	if err != nil {
 		return err
 	}
 	// Only a living mount can name its process; a dead one is just cleared.
 	pid := 0
 	var dead bool
 	var end net.Conn
-	switch stats, err := readStats(c.Mountpoint); {
+	switch stats, err := readStats(dir); {
 	case err == nil:
 		pid = stats.pid
 		if end = endOf(stats.end); end != nil {
@@ -45,7 +46,7 @@ func (c *umountCmd) Run() error {
 			defer unix.Close(fd)
 		}
 	}
-	if err := unmount(c.Mountpoint, dead); err != nil {
+	if err := unmount(dir, dead); err != nil {
 		return err
 	}
 	deadline := time.Now().Add(c.Timeout)
@@ -112,16 +113,19 @@ func waitExit(pidfd, pid int, timeout time.Duration) error {
 	}
 }
 
-// isMount checks the mount table, which answers for dead mounts as well.
-func isMount(dir string) error {
+// findMount returns dir as the mount table has it. The table answers for dead
+// mounts as well.
+func findMount(dir string) (string, error) {
 	real := dir
-	// A dead mount cannot be resolved itself, its parent can.
-	if parent, err := filepath.EvalSymlinks(filepath.Dir(dir)); err == nil {
+	if resolved, err := filepath.EvalSymlinks(dir); err == nil {
+		real = resolved
+	} else if parent, err := filepath.EvalSymlinks(filepath.Dir(dir)); err == nil {
+		// A dead mount cannot be resolved itself, its parent can.
 		real = filepath.Join(parent, filepath.Base(dir))
 	}
 	table, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
-		return err
+		return "", err
 	}
 	for line := range strings.Lines(string(table)) {
 		fields := strings.Fields(line)
@@ -133,10 +137,10 @@ func isMount(dir string) error {
 		}
 		if len(fields) > 4 && sep >= 0 && sep+1 < len(fields) &&
 			unescapeMount(fields[4]) == real && fields[sep+1] == "fuse.s3rdmafs" {
-			return nil
+			return real, nil
 		}
 	}
-	return fmt.Errorf("no s3rdmafs is mounted at %s", dir)
+	return "", fmt.Errorf("no s3rdmafs is mounted at %s", dir)
 }
 
 // unescapeMount undoes the octal escapes of /proc/self/mountinfo.

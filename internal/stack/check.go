@@ -19,6 +19,27 @@ const checkTimeout = 10 * time.Second
 func (s *Stack) Check(ctx context.Context, bucket, prefix string) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
+	err := s.checkBucket(ctx, bucket, prefix)
+	if err == nil && s.mode == store.ModeRequire {
+		err = s.checkRDMA(ctx)
+	}
+	return err
+}
+
+// checkRDMA finds an endpoint that does not speak the protocol before the first
+// transfer does.
+func (s *Stack) checkRDMA(ctx context.Context) error {
+	client := s.rails[0].client
+	if err := client.Probe(ctx); err != nil {
+		return fmt.Errorf("--rdma require: %s gives no answer to a probe: %w", s.Config.Endpoint, err)
+	}
+	if st := client.Stats(); !st.Usable {
+		return fmt.Errorf("--rdma require: %s: %s", s.Config.Endpoint, st.Reason)
+	}
+	return nil
+}
+
+func (s *Stack) checkBucket(ctx context.Context, bucket, prefix string) error {
 	var err error
 	if bucket == "" {
 		_, err = s.Store.Buckets(ctx)
@@ -26,7 +47,11 @@ func (s *Stack) Check(ctx context.Context, bucket, prefix string) error {
 			err = nil
 		}
 	} else {
-		_, err = s.Store.List(ctx, store.ListRequest{Bucket: bucket, Prefix: prefix, Max: 1})
+		var page store.Page
+		page, err = s.Store.List(ctx, store.ListRequest{Bucket: bucket, Prefix: prefix, Max: 1})
+		if err == nil && prefix != "" && len(page.Infos) == 0 && page.Next == "" {
+			s.log.Warn("nothing is there yet", "prefix", "s3://"+bucket+"/"+prefix)
+		}
 	}
 	endpoint := s.Config.Endpoint
 	switch {

@@ -39,6 +39,7 @@ type Stack struct {
 	Config store.Config
 
 	log    *slog.Logger
+	mode   store.Mode
 	rails  []*rail // none without RDMA
 	next   atomic.Uint64
 	noRDMA string
@@ -56,7 +57,7 @@ func Open(ctx context.Context, o Options) (*Stack, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Stack{log: o.Logger, Config: config}
+	s := &Stack{log: o.Logger, Config: config, mode: o.RDMA}
 	if err := s.openDevices(o, config.Endpoint.Hostname()); err != nil {
 		return nil, err
 	}
