@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"sync/atomic"
 
+	"github.com/dustin/go-humanize"
+
 	"s3rdmafs/cache"
 	"s3rdmafs/store"
 	"s3rdmafs/token"
@@ -97,8 +99,8 @@ func checkMemlock(size int64) error {
 	if unlimited || uint64(size) <= limit {
 		return nil
 	}
-	return fmt.Errorf("%w: a cache of %d MiB cannot be pinned, this process may lock %d MiB: raise it (ulimit -l, LimitMEMLOCK=), lower --cache-size, or use --rdma off",
-		verbs.ErrMemlock, size>>20, limit>>20)
+	return fmt.Errorf("%w: a cache of %s cannot be pinned, this process may lock %s: raise it (ulimit -l, LimitMEMLOCK=), lower --cache-size, or use --rdma off",
+		verbs.ErrMemlock, humanize.IBytes(uint64(size)), humanize.IBytes(limit))
 }
 
 func (s *Stack) openAbove(o Options) error {
