@@ -87,7 +87,8 @@ func openPosix(o Options) (*posixBackend, error) {
 		release()
 		return nil, err
 	}
-	return &posixBackend{Backend: be, xattrs: xattrs, dir: o.Dir, release: release}, nil
+	listings := quickListings{Backend: be, dir: o.Dir, object: be.FileToObj}
+	return &posixBackend{Backend: listings, xattrs: xattrs, dir: o.Dir, release: release}, nil
 }
 
 // maxCopySize is S3's limit for one CopyObject or UploadPartCopy, in bytes.
