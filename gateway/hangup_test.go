@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -19,6 +20,7 @@ import (
 	"s3rdmafs/gateway"
 	"s3rdmafs/internal/testenv"
 	"s3rdmafs/token"
+	"s3rdmafs/verbs/shm"
 )
 
 // rawClient sends control requests on one connection.
@@ -80,8 +82,17 @@ func (r *rawClient) answer(t *testing.T) *http.Response {
 // returns the session when it waits for them.
 func (r *rawClient) waitInReady(t *testing.T, bucket string) (session string) {
 	t.Helper()
+	dev, err := shm.Open(shm.Options{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { dev.Close() })
+	gids, err := dev.GIDs(1)
+	if err != nil {
+		t.Fatal(err)
+	}
 	p := token.PrepareRequest{
-		Token: token.Token{Transport: 1, QPNum: 5, GID: [16]byte{0xfd, 0x73, 0x68, 0x6d, 15: 1}, Port: 1},
+		Token: token.Token{Transport: 1, QPNum: 5, GID: gids[0].GID, Port: 1},
 		PSN:   1, Cookie: 1, Op: token.OpPut, Target: token.Target{Bucket: bucket, Key: "key"}, Size: 1000,
 	}
 	r.send(t, token.PathPrepare, p.Header())
