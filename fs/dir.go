@@ -27,6 +27,7 @@ type dir struct {
 	meta       map[string]string // of the marker
 	marked     bool              // the marker was seen or made, and not removed
 	checked    time.Time         // when the bucket was last seen to have it
+	changed    time.Time         // when meta was last changed here; a look begun before is void
 	children   map[string]node
 	seq        uint64               // counts local changes of names
 	absent     map[string]time.Time // names a look did not find, and when it began
@@ -148,10 +149,12 @@ func (d *dir) find(ctx context.Context, name string) (node, syscall.Errno) {
 		if cf, ok := child.(*file); ok {
 			alone = alone || time.Since(cf.alone) < shadowTTL
 		}
-		version := fileVersion(child)
 		s.mu.Unlock()
 
 		begun := time.Now()
+		if isRecent && s.o.TrustList {
+			begun = recent.at
+		}
 		var f found
 		var err error
 		switch {
@@ -179,7 +182,7 @@ func (d *dir) find(ctx context.Context, name string) (node, syscall.Errno) {
 			s.mu.Unlock()
 			continue
 		}
-		n := s.adoptLocked(ctx, d, name, f, begun, version)
+		n := s.adoptLocked(ctx, d, name, f, begun)
 		if nf, ok := n.(*file); ok && !isRecent && !alone {
 			nf.alone = begun
 		}
@@ -206,26 +209,23 @@ func (s *filesystem) answersLocked(n node) bool {
 	return false
 }
 
-// fileVersion is the local version of n, 0 when it is no file.
-func fileVersion(n node) uint64 {
-	f, ok := n.(*file)
-	if !ok {
-		return 0
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.version
-}
-
 // adoptLocked brings the tree in line with what a look begun at the given time
-// found, and returns the node of the name, nil when there is none. version is
-// the local version of the file node then.
-func (s *filesystem) adoptLocked(ctx context.Context, d *dir, name string, f found, begun time.Time, version uint64) node {
+// found, and returns the node of the name, nil when there is none. A look that
+// began before a change that was made here, or before another look, says
+// nothing new.
+func (s *filesystem) adoptLocked(ctx context.Context, d *dir, name string, f found, begun time.Time) node {
 	old := d.children[name]
 	if of, ok := old.(*file); ok {
 		of.mu.Lock()
 		switch {
-		case of.localLocked() || of.version != version:
+		case of.localLocked() || !begun.After(of.changed):
+			of.mu.Unlock()
+			of.handed = time.Now()
+			return of
+		case begun.Before(of.checked):
+			if f.kind == of.kind() && f.metaKnown && !of.metaKnown && sameVersion(of.info, f.info) {
+				of.setInfoLocked(f.info, true, of.checked)
+			}
 			of.mu.Unlock()
 			of.handed = time.Now()
 			return of
@@ -238,8 +238,8 @@ func (s *filesystem) adoptLocked(ctx context.Context, d *dir, name string, f fou
 		of.mu.Unlock()
 		s.detachLocked(of)
 	} else if od, ok := old.(*dir); ok {
-		if f.kind == syscall.S_IFDIR || s.localLocked(od) {
-			if f.kind == syscall.S_IFDIR {
+		if f.kind == syscall.S_IFDIR || s.localLocked(od) || begun.Before(od.checked) {
+			if f.kind == syscall.S_IFDIR && begun.After(od.changed) && !begun.Before(od.checked) {
 				s.setDirLocked(od, f, begun)
 			}
 			od.handed = time.Now()
@@ -555,7 +555,10 @@ func (d *dir) Create(ctx context.Context, name string, flags, mode uint32, out *
 	if errno != 0 {
 		return nil, nil, 0, errno
 	}
-	h := f.newHandle(flags)
+	f.mu.Lock()
+	f.pinLocked(writable(flags))
+	f.mu.Unlock()
+	h := f.newHandle(writable(flags))
 	s.entryOut(f, out)
 	return f.EmbeddedInode(), h, 0, 0
 }
@@ -881,7 +884,7 @@ func (d *dir) setMeta(ctx context.Context, meta map[string]string) syscall.Errno
 		}
 	}
 	s.mu.Lock()
-	d.meta = meta
+	d.meta, d.changed = meta, time.Now()
 	d.marked = d != s.root && !s.isBucket(d)
 	s.mu.Unlock()
 	return 0

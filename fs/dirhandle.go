@@ -320,9 +320,8 @@ func (h *dirHandle) Lookup(ctx context.Context, name string, out *fuse.EntryOut)
 	e := &h.entries[i]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	child := d.children[name]
 	if e.look == nil {
-		if child != nil {
+		if child := d.children[name]; child != nil {
 			child.base().handed = time.Now()
 			return s.handOut(child, out), 0
 		}
@@ -333,10 +332,10 @@ func (h *dirHandle) Lookup(ctx context.Context, name string, out *fuse.EntryOut)
 	}
 	// A name that changed here since it was listed, and one that could not be
 	// looked at, get no attributes; the kernel asks again.
-	if e.look.err != nil || e.look.found.kind == 0 || d.seq != e.seq || d.dead {
+	if e.look.err != nil || e.look.found.kind == 0 || h.old(e.look.begun) || d.seq != e.seq || d.dead {
 		return nil, syscall.ENOENT
 	}
-	n := s.adoptLocked(ctx, d, name, e.look.found, e.look.begun, fileVersion(d.children[name]))
+	n := s.adoptLocked(ctx, d, name, e.look.found, e.look.begun)
 	if n == nil {
 		return nil, syscall.ENOENT
 	}
@@ -358,7 +357,7 @@ func (h *dirHandle) ask(ctx context.Context, i int) {
 	if s.o.TrustList {
 		return
 	}
-	if l := h.entries[i].look; l != nil {
+	if l := h.entries[i].look; l != nil && !h.old(l.begun) {
 		return
 	}
 	bucket, prefix, ok := s.place(d)
@@ -369,6 +368,9 @@ func (h *dirHandle) ask(ctx context.Context, i int) {
 	s.mu.Lock()
 	for j := i; j < len(h.entries) && len(all) < lookAhead; j++ {
 		e := &h.entries[j]
+		if e.look != nil && h.old(e.look.begun) {
+			e.look = nil
+		}
 		if e.look == nil && h.unknownLocked(e) {
 			e.look = new(look)
 			all = append(all, e)
@@ -392,6 +394,13 @@ func (h *dirHandle) ask(ctx context.Context, i int) {
 	wg.Wait()
 }
 
+// old reports whether what was seen at a time is too long ago to be told as
+// news: a program may read a directory at its leisure. It is never as short as
+// a look takes.
+func (h *dirHandle) old(at time.Time) bool {
+	return time.Since(at) > max(h.d.fs.o.EntryTTL, time.Second)
+}
+
 // unknownLocked reports whether a node for e needs a look at its metadata.
 func (h *dirHandle) unknownLocked(e *dirent) bool {
 	if e.at.IsZero() {
@@ -407,8 +416,10 @@ func (h *dirHandle) unknownLocked(e *dirent) bool {
 			return false
 		}
 		if !e.isDir && n.metaKnown && sameVersion(n.info, e.info) && n.info.ModTime.Unix() == e.info.ModTime.Unix() {
-			n.checked = e.at // a listing has just confirmed it
-			return false
+			if n.checked.Before(e.at) {
+				n.checked = e.at // the listing has confirmed it
+			}
+			return h.old(n.checked)
 		}
 	}
 	return true

@@ -50,9 +50,11 @@ type file struct {
 
 	dirtyData, dirtyMeta bool
 	metaChanges          uint64
-	exclusive            bool  // made with O_EXCL
-	overwrite            bool  // of whatever is there: this file was renamed over it
-	lost                 error // another writer was first; the data can go nowhere
+	refusedMeta          uint64     // metaChanges in the last upload that failed
+	before               *metaState // while dirtyMeta, what the bucket has
+	exclusive            bool       // made with O_EXCL
+	overwrite            bool       // of whatever is there: this file was renamed over it
+	lost                 error      // another writer was first; the data can go nowhere
 
 	handles, writers int
 	keepETag         string             // the version whose pages the kernel may have, with what was written to it since
@@ -197,17 +199,18 @@ func (f *file) acquire(ctx context.Context, n int64) error {
 
 // refresh makes sure that what is known of f was seen in the bucket since, or
 // is the local truth. It answers ESTALE when the name does not lead to this
-// node's version any more: the kernel then looks the name up again.
-func (f *file) refresh(ctx context.Context, since time.Time) syscall.Errno {
+// node's version any more: the kernel then looks the name up again. then is
+// called with f.mu held when the answer is 0 and still true.
+func (f *file) refresh(ctx context.Context, since time.Time, then func()) syscall.Errno {
 	s := f.fs
 	f.mu.Lock()
-	local := f.localLocked()
-	fresh := f.metaKnown && !f.checked.Before(since)
-	version := f.version
-	f.mu.Unlock()
-	if local || fresh {
+	known, version := f.info, f.version
+	if f.localLocked() || f.metaKnown && !f.checked.Before(since) {
+		then()
+		f.mu.Unlock()
 		return 0
 	}
+	f.mu.Unlock()
 	bucket, key, ok := s.place(f)
 	if !ok {
 		return syscall.ESTALE
@@ -224,6 +227,14 @@ func (f *file) refresh(ctx context.Context, since time.Time) syscall.Errno {
 	defer f.mu.Unlock()
 	switch {
 	case f.localLocked() || f.version != version:
+		then()
+		return 0
+	case begun.Before(f.checked):
+		// Another look has been later, and told the kernel.
+		if !sameVersion(f.info, known) {
+			return syscall.ESTALE
+		}
+		then()
 		return 0
 	case errors.Is(err, store.ErrNotFound):
 		// Whoever asks by name learns what is there now.
@@ -236,6 +247,7 @@ func (f *file) refresh(ctx context.Context, since time.Time) syscall.Errno {
 		return syscall.ESTALE
 	case sameVersion(info, f.info):
 		f.setInfoLocked(info, true, begun)
+		then()
 		return 0
 	case f.handles > 0:
 		f.checked = time.Time{}
@@ -243,6 +255,11 @@ func (f *file) refresh(ctx context.Context, since time.Time) syscall.Errno {
 	}
 	f.setInfoLocked(info, true, begun)
 	return syscall.ESTALE
+}
+
+// look is refresh for who does not mind what comes after.
+func (f *file) look(ctx context.Context, since time.Time) syscall.Errno {
+	return f.refresh(ctx, since, func() {})
 }
 
 // Getattr implements gofs.NodeGetattrer. A file with open handles is answered
@@ -254,7 +271,7 @@ func (f *file) Getattr(ctx context.Context, fh gofs.FileHandle, out *fuse.AttrOu
 	open := f.handles > 0
 	f.mu.Unlock()
 	if !open {
-		switch errno := f.refresh(ctx, time.Now().Add(-s.o.AttrTTL)); errno {
+		switch errno := f.look(ctx, time.Now().Add(-s.o.AttrTTL)); errno {
 		case 0:
 		case syscall.ESTALE:
 			// A new version of this node is an answer; a new node is not.
@@ -291,21 +308,17 @@ func (f *file) open(ctx context.Context, flags uint32) (*handle, uint32, syscall
 	if writable(flags) && s.o.ReadOnly {
 		return nil, 0, syscall.EROFS
 	}
-	s.mu.Lock()
-	dead, unlinked := f.dead, f.unlinked
-	s.mu.Unlock()
-	switch {
-	case dead && !unlinked:
-		return nil, 0, syscall.ESTALE // the name is another node's
-	case !dead:
-		if errno := f.refresh(ctx, time.Now()); errno != 0 {
-			return nil, 0, errno
-		}
+	if errno := f.pin(ctx, writable(flags)); errno != 0 {
+		return nil, 0, errno
 	}
-	if archived(f) {
+	f.mu.Lock()
+	if f.archivedLocked() {
+		f.unpinLocked(writable(flags))
+		f.mu.Unlock()
 		return nil, 0, errnoOf(store.ErrArchived)
 	}
-	h := f.newHandle(flags)
+	f.mu.Unlock()
+	h := f.newHandle(writable(flags))
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	keep := uint32(0)
@@ -314,14 +327,30 @@ func (f *file) open(ctx context.Context, flags uint32) (*handle, uint32, syscall
 	if f.keepETag == f.info.ETag && (f.keepETag != "" || !f.stored) {
 		keep = fuse.FOPEN_KEEP_CACHE
 	}
-	f.keepETag = f.info.ETag
 	return h, keep, 0
 }
 
-// archived reports whether the object has to be restored before it can be read.
-func archived(f *file) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+// pin is pinLocked at the version the bucket has now, which the kernel knows.
+func (f *file) pin(ctx context.Context, write bool) syscall.Errno {
+	s := f.fs
+	s.mu.Lock()
+	dead, unlinked := f.dead, f.unlinked
+	s.mu.Unlock()
+	switch {
+	case dead && !unlinked:
+		return syscall.ESTALE // the name is another node's
+	case dead:
+		f.mu.Lock()
+		f.pinLocked(write)
+		f.mu.Unlock()
+		return 0
+	}
+	return f.refresh(ctx, time.Now(), func() { f.pinLocked(write) })
+}
+
+// archivedLocked reports whether the object has to be restored before it can be
+// read.
+func (f *file) archivedLocked() bool {
 	switch f.info.StorageClass {
 	case "GLACIER", "DEEP_ARCHIVE":
 		return f.spool == nil
@@ -386,7 +415,7 @@ func (f *file) Setattr(ctx context.Context, _ gofs.FileHandle, in *fuse.SetAttrI
 		if size > store.MaxObjectSize {
 			return syscall.EFBIG
 		}
-		if errno := s.truncate(ctx, f, int64(size)); errno != 0 {
+		if errno := s.truncatePath(ctx, f, int64(size)); errno != 0 {
 			return errno
 		}
 	}
@@ -409,7 +438,7 @@ func (s *filesystem) changeMeta(ctx context.Context, f *file, change func(*attri
 	known := f.metaKnown || !f.stored
 	f.mu.Unlock()
 	if !known {
-		if errno := f.refresh(ctx, time.Now()); errno != 0 {
+		if errno := f.look(ctx, time.Now()); errno != 0 {
 			return errno
 		}
 	}
@@ -425,6 +454,9 @@ func (s *filesystem) changeMeta(ctx context.Context, f *file, change func(*attri
 		return syscall.ENOSPC
 	}
 	a.ctime = time.Now()
+	if !f.dirtyMeta {
+		f.before = &metaState{f.attributes, f.info.Meta}
+	}
 	f.attributes, f.info.Meta = a, raw
 	f.dirtyMeta = true
 	f.metaChanges++
@@ -439,6 +471,31 @@ func (s *filesystem) changeMeta(ctx context.Context, f *file, change func(*attri
 	return s.flush(ctx, f)
 }
 
+// metaState is what changeMeta changes.
+type metaState struct {
+	attributes attributes
+	raw        map[string]string
+}
+
+// undoMeta takes back changes of metadata that could not be stored. Who made
+// them has been told; kept, they would hide what the bucket has. With data to
+// store they stay, for the next attempt.
+func (s *filesystem) undoMeta(f *file) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.dirtyMeta || f.dirtyData || f.before == nil || f.uploading != nil || f.metaChanges != f.refusedMeta {
+		return
+	}
+	f.attributes, f.info.Meta = f.before.attributes, f.before.raw
+	f.dirtyMeta, f.before = false, nil
+	// The server may have done it after all.
+	f.metaKnown, f.checked = false, time.Time{}
+	f.lost = nil
+	delete(s.dirty, f)
+}
+
 // noteDirty puts f into the set of files to store, unless it was unlinked.
 func (s *filesystem) noteDirty(f *file) bool {
 	s.mu.Lock()
@@ -449,6 +506,9 @@ func (s *filesystem) noteDirty(f *file) bool {
 		f.dirtyData, f.dirtyMeta = false, false
 		return false
 	}
+	if !f.dirtyLocked() {
+		return true // stored meanwhile
+	}
 	s.dirty[f] = struct{}{}
 	if _, _, ok := s.placeLocked(f); !ok && f.lost == nil {
 		f.lost = newLostError(f, store.ErrChanged)
@@ -457,7 +517,7 @@ func (s *filesystem) noteDirty(f *file) bool {
 }
 
 // truncate changes the size of f, and stores it unless a writer has it open,
-// whose close will.
+// whose close will. f is pinned.
 func (s *filesystem) truncate(ctx context.Context, f *file, size int64) syscall.Errno {
 	if err := f.acquire(ctx, ioReaders); err != nil {
 		return errnoOf(err)
@@ -473,15 +533,40 @@ func (s *filesystem) truncate(ctx context.Context, f *file, size int64) syscall.
 		f.size = size
 		later = f.writers > 0
 		f.mu.Unlock()
+		later = !s.noteDirty(f) || later
 	}
 	f.io.Release(ioReaders)
-	if err != nil {
+	if err != nil || later {
 		return errnoOf(err)
 	}
-	if !s.noteDirty(f) || later {
-		return 0
-	}
 	return s.flush(ctx, f)
+}
+
+// truncatePath is truncate for who has no handle of f.
+func (s *filesystem) truncatePath(ctx context.Context, f *file, size int64) syscall.Errno {
+	f.mu.Lock()
+	open := f.handles > 0
+	if open {
+		f.pinLocked(false)
+	}
+	f.mu.Unlock()
+	if !open {
+		if errno := f.pin(ctx, false); errno != 0 {
+			return errno
+		}
+	}
+	errno := s.truncate(ctx, f, size)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.lost != nil && f.handles == 1 {
+		// The name leads to another version, and nobody has written to this one.
+		f.dirtyData, f.dirtyMeta = false, false
+		delete(s.dirty, f)
+	}
+	f.unpinLocked(false)
+	return errno
 }
 
 // wroteLocked notes a change of the content.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 type handle struct {
 	f     *file
 	write bool
+	seen  atomic.Bool // the kernel has used it, see use
 
 	mu      sync.Mutex
 	key     cache.Key // of stream
@@ -41,20 +43,45 @@ func cacheKey(bucket, key string, info store.Info) cache.Key {
 	return cache.Key{Bucket: bucket, Key: key, ETag: info.ETag, Size: info.Size}
 }
 
-func (f *file) newHandle(flags uint32) *handle {
-	h := &handle{f: f, write: writable(flags)}
-	f.mu.Lock()
-	f.handles++
-	if h.write {
-		f.writers++
-	}
-	f.mu.Unlock()
+// newHandle is a handle of f, which the caller has pinned for it.
+func (f *file) newHandle(write bool) *handle {
+	h := &handle{f: f, write: write}
 	s := f.fs
 	s.mu.Lock()
 	s.open[h] = struct{}{}
 	s.mu.Unlock()
 	s.n.handles.Add(1)
 	return h
+}
+
+// pinLocked keeps f at its version, as an open handle does.
+func (f *file) pinLocked(write bool) {
+	f.handles++
+	if write {
+		f.writers++
+	}
+}
+
+// unpinLocked undoes pinLocked.
+func (f *file) unpinLocked(write bool) {
+	f.handles--
+	if write {
+		f.writers--
+	}
+	if f.handles == 0 && !f.dirtyLocked() && f.uploading == nil {
+		f.dropSpoolLocked()
+	}
+}
+
+// use is called when the kernel uses h. It has then acted on the answer to
+// open, so what pages it has of f are of f's version.
+func (h *handle) use() {
+	if h.seen.Swap(true) {
+		return
+	}
+	h.f.mu.Lock()
+	h.f.keepETag = h.f.info.ETag
+	h.f.mu.Unlock()
 }
 
 // reading gives the stream of a version of the object; release ends its use.
@@ -95,6 +122,7 @@ func (r viewResult) Slices() ([][]byte, fuse.Status) { return [][]byte{r.v.Bytes
 // Read implements gofs.FileReader.
 func (h *handle) Read(ctx context.Context, dest []byte, off int64) (res fuse.ReadResult, errno syscall.Errno) {
 	s := h.f.fs
+	h.use()
 	defer func() {
 		s.n.count(opRead, errno)
 		if errno == 0 {
@@ -168,31 +196,41 @@ func (h *handle) read(ctx, c context.Context, dest []byte, off int64) (_ fuse.Re
 }
 
 // makeSpool gives f a spool that holds at least the first upto bytes of its
-// content. Caller holds f.io exclusively.
+// content. Caller holds f.io exclusively, and a pin or f.up.
 func (s *filesystem) makeSpool(ctx context.Context, f *file, upto int64) error {
-	f.mu.Lock()
-	have, info := f.spool != nil, f.info
-	f.mu.Unlock()
-	if have {
-		return nil
-	}
-	bucket, key, ok := s.place(f)
-	if !ok {
-		bucket, key = info.Bucket, info.Key
-	}
-	sp, err := newSpool(s.o.SpoolDir)
-	if err != nil {
-		return err
-	}
-	n := min(upto, info.Size)
-	if err := s.fetch(ctx, sp, bucket, key, info, n); err != nil {
+	for {
+		f.mu.Lock()
+		have, info, version := f.spool != nil, f.info, f.version
+		f.mu.Unlock()
+		if have {
+			return nil
+		}
+		bucket, key, ok := s.place(f)
+		if !ok {
+			bucket, key = info.Bucket, info.Key
+		}
+		sp, err := newSpool(s.o.SpoolDir)
+		if err != nil {
+			return err
+		}
+		err = s.fetch(ctx, sp, bucket, key, info, min(upto, info.Size))
+		f.mu.Lock()
+		moved := f.version != version
+		if err == nil && !sameVersion(f.info, info) {
+			err = store.ErrChanged // what is stored later must not pass for made of f.info
+		}
+		if err == nil {
+			f.spool, f.size = sp, info.Size
+		}
+		f.mu.Unlock()
+		if err == nil {
+			return nil
+		}
 		sp.close()
-		return err
+		if !moved || !errors.Is(err, store.ErrChanged) && !errors.Is(err, store.ErrNotFound) {
+			return err
+		}
 	}
-	f.mu.Lock()
-	f.spool, f.size = sp, info.Size
-	f.mu.Unlock()
-	return nil
 }
 
 // fetch copies the first n bytes of a version into a spool, of the size of the
@@ -233,6 +271,7 @@ func (h *handle) Write(ctx context.Context, data []byte, off int64) (n uint32, e
 		s.n.count(opWrite, errno)
 		s.n.written.Add(uint64(n))
 	}()
+	h.use()
 	if off+int64(len(data)) > store.MaxObjectSize {
 		return 0, syscall.EFBIG
 	}
@@ -249,10 +288,10 @@ func (h *handle) Write(ctx context.Context, data []byte, off int64) (n uint32, e
 		f.wroteLocked()
 		f.size = max(f.size, off+int64(m))
 		f.mu.Unlock()
+		s.noteDirty(f)
 	}
 	f.io.Release(ioReaders)
 	if m > 0 {
-		s.noteDirty(f)
 		return uint32(m), 0
 	}
 	return 0, errnoOf(err)
@@ -263,6 +302,7 @@ func (h *handle) Write(ctx context.Context, data []byte, off int64) (n uint32, e
 func (h *handle) Allocate(ctx context.Context, off, size uint64, mode uint32) (errno syscall.Errno) {
 	f, s := h.f, h.f.fs
 	defer func() { s.n.count(opFallocate, errno) }()
+	h.use()
 	switch {
 	case mode&^unix.FALLOC_FL_KEEP_SIZE != 0:
 		return syscall.EOPNOTSUPP
@@ -289,11 +329,9 @@ func (h *handle) Allocate(ctx context.Context, off, size uint64, mode uint32) (e
 		f.wroteLocked()
 		f.size = max(f.size, int64(off+size))
 		f.mu.Unlock()
-	}
-	f.io.Release(ioReaders)
-	if err == nil {
 		s.noteDirty(f)
 	}
+	f.io.Release(ioReaders)
 	return errnoOf(err)
 }
 
@@ -302,6 +340,7 @@ func (h *handle) Allocate(ctx context.Context, off, size uint64, mode uint32) (e
 func (h *handle) Flush(ctx context.Context) (errno syscall.Errno) {
 	s := h.f.fs
 	defer func() { s.n.count(opFlush, errno) }()
+	h.use()
 	if !h.write || h.f.mayStayEmpty(ctx) {
 		return 0
 	}
@@ -327,6 +366,7 @@ func (f *file) mayStayEmpty(ctx context.Context) bool {
 func (h *handle) Fsync(ctx context.Context, _ uint32) (errno syscall.Errno) {
 	s := h.f.fs
 	defer func() { s.n.count(opFsync, errno) }()
+	h.use()
 	return s.flush(ctx, h.f)
 }
 
@@ -335,6 +375,7 @@ func (h *handle) Fsync(ctx context.Context, _ uint32) (errno syscall.Errno) {
 func (h *handle) Release(context.Context) syscall.Errno {
 	f, s := h.f, h.f.fs
 	s.n.count(opRelease, 0)
+	h.use()
 	s.n.handles.Add(-1)
 	s.mu.Lock()
 	delete(s.open, h)
@@ -343,14 +384,8 @@ func (h *handle) Release(context.Context) syscall.Errno {
 	h.closeStreamLocked()
 	h.mu.Unlock()
 	f.mu.Lock()
-	f.handles--
-	if h.write {
-		f.writers--
-	}
+	f.unpinLocked(h.write)
 	late := f.writers == 0 && f.dirtyLocked() && f.lost == nil
-	if f.handles == 0 && !f.dirtyLocked() && f.uploading == nil {
-		f.dropSpoolLocked()
-	}
 	f.mu.Unlock()
 	if late {
 		// A failure is logged, and tried again at unmount.

@@ -84,7 +84,7 @@ func waitSignal(ctx, parent context.Context) bool {
 }
 
 // signals are those that wait for a thread, and those its program handles.
-type signals struct{ pending, caught uint64 }
+type signals struct{ pending, blocked, caught uint64 }
 
 // ending reports whether one of the pending signals kills the program or, when
 // it handles that, asks it to end.
@@ -95,7 +95,8 @@ func (s signals) ending() bool {
 		harmless = 1<<(syscall.SIGURG-1) | 1<<(syscall.SIGCHLD-1) | 1<<(syscall.SIGWINCH-1) | 1<<(syscall.SIGCONT-1) |
 			1<<(syscall.SIGSTOP-1) | 1<<(syscall.SIGTSTP-1) | 1<<(syscall.SIGTTIN-1) | 1<<(syscall.SIGTTOU-1)
 	)
-	return s.pending&s.caught&requests != 0 || s.pending&^s.caught&^harmless != 0
+	pending := s.pending &^ s.blocked // programs take blocked ones when they choose to
+	return pending&s.caught&requests != 0 || pending&^s.caught&^harmless != 0
 }
 
 // signalsOf are the signals of the thread tid.
@@ -110,6 +111,8 @@ func signalsOf(tid uint32) (s signals, err error) {
 		switch name {
 		case "SigPnd", "ShdPnd":
 			set = &s.pending
+		case "SigBlk":
+			set = &s.blocked
 		case "SigCgt":
 			set = &s.caught
 		default:

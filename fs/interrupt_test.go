@@ -113,6 +113,8 @@ func TestEndingSignals(t *testing.T) {
 		{"profiler", signals{pending: set(syscall.SIGPROF), caught: set(syscall.SIGPROF, syscall.SIGINT)}, false},
 		{"preemption", signals{pending: set(syscall.SIGURG)}, false},
 		{"a child, and an interrupt", signals{pending: set(syscall.SIGCHLD, syscall.SIGINT)}, true},
+		{"interrupt, blocked", signals{pending: set(syscall.SIGINT), blocked: set(syscall.SIGINT)}, false},
+		{"kill, interrupt blocked", signals{pending: set(syscall.SIGKILL, syscall.SIGINT), blocked: set(syscall.SIGINT)}, true},
 		{"stop", signals{pending: set(syscall.SIGTSTP)}, false},
 	} {
 		if got := tt.sig.ending(); got != tt.want {

@@ -53,7 +53,13 @@ func (s *filesystem) flush(ctx context.Context, f *file) syscall.Errno {
 	c, done := s.unbounded(ctx)
 	defer done()
 	result := make(chan error, 1)
-	s.background.Go(func() { result <- s.upload(s.storing, f) })
+	s.background.Go(func() {
+		err := s.upload(s.storing, f)
+		if err != nil {
+			s.undoMeta(f)
+		}
+		result <- err
+	})
 	select {
 	case err := <-result:
 		return errnoOf(err)
@@ -70,6 +76,7 @@ type snapshot struct {
 	size        int64
 	spool       *spool
 	meta        map[string]string
+	attributes  attributes // that meta has
 	metaChanges uint64
 	cond        store.Cond
 }
@@ -169,7 +176,7 @@ func (s *filesystem) uploadHeld(ctx context.Context, f *file) error {
 	f.attributes.mtimeSet = f.attributes.mtimeSet || !f.dirtyData
 	snap := snapshot{
 		bucket: bucket, key: key, info: f.info, data: f.dirtyData, size: f.size, spool: f.spool,
-		meta: s.metaOf(f.info.Meta, f.attributes, f.kind()), metaChanges: f.metaChanges,
+		meta: s.metaOf(f.info.Meta, f.attributes, f.kind()), attributes: f.attributes, metaChanges: f.metaChanges,
 	}
 	switch {
 	case f.overwrite:
@@ -193,6 +200,7 @@ func (s *filesystem) uploadHeld(ctx context.Context, f *file) error {
 		s.storedLocked(f, snap, info, begun)
 	} else {
 		s.n.upErrors.Add(1)
+		f.refusedMeta = snap.metaChanges
 		if errors.Is(err, store.ErrPrecondition) || errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrChanged) {
 			err = s.lostLocked(f, err)
 		}
@@ -214,8 +222,9 @@ func (s *filesystem) storedLocked(f *file, snap snapshot, info store.Info, begun
 	f.info.Meta = snap.meta
 	if f.metaChanges != snap.metaChanges {
 		f.info.Meta = raw // changed meanwhile, still to be stored
+		f.before = &metaState{snap.attributes, snap.meta}
 	} else {
-		f.dirtyMeta = false
+		f.dirtyMeta, f.before = false, nil
 	}
 	if snap.data {
 		f.dirtyData = false

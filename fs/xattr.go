@@ -66,7 +66,7 @@ func (f *file) xattrs(ctx context.Context) (map[string][]byte, syscall.Errno) {
 	known := f.metaKnown || !f.stored
 	f.mu.Unlock()
 	if !known {
-		if errno := f.refresh(ctx, time.Now()); errno != 0 {
+		if errno := f.look(ctx, time.Now()); errno != 0 {
 			return nil, errno
 		}
 	}
