@@ -24,7 +24,7 @@ type command struct {
 	Cert        string   `help:"Certificate to serve HTTPS with (PEM)." placeholder:"FILE"`
 	Key         string   `help:"Key of the certificate (PEM)." placeholder:"FILE"`
 
-	Device string `help:"RDMA device: auto, shm (the software device), none, or a name." default:"auto"`
+	Device string `help:"RDMA device: auto, shm (the software device, clients of this user on this host), none, or a name." default:"auto"`
 	pathflags.Flags
 	StagingSize byteSize `help:"Limit of registered staging memory. Default: 1GiB, or less if the process may not lock as much." placeholder:"SIZE"`
 
