@@ -1,7 +1,9 @@
 package fs
 
 import (
+	"bytes"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -76,7 +78,22 @@ func TestListBucketsDenied(t *testing.T) {
 func TestPrefixRequests(t *testing.T) {
 	w := newWorld(t)
 	w.put("p/q/d/f", []byte("data"))
-	f := w.front(func(http.ResponseWriter, *http.Request) bool { return false })
+	w.put("p/q/r/f", []byte("data"))
+	var mu sync.Mutex
+	var deletes []string // bodies
+	f := w.front(func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Query().Has("delete") {
+			b, err := io.ReadAll(r.Body)
+			if err != nil {
+				t.Error(err)
+			}
+			r.Body = io.NopCloser(bytes.NewReader(b))
+			mu.Lock()
+			deletes = append(deletes, string(b))
+			mu.Unlock()
+		}
+		return false
+	})
 	so := w.storeOptions()
 	so.Endpoint = f.URL
 	m := w.mountStore(so, func(o *Options) { o.Prefix = "p/q" })
@@ -85,11 +102,21 @@ func TestPrefixRequests(t *testing.T) {
 	write(t, m.path("new"), "x")
 	for _, err := range []error{
 		os.Rename(m.path("new"), m.path("d/new")), os.Mkdir(m.path("e"), 0o755),
-		os.Remove(m.path("d/new")), os.RemoveAll(m.path("d")), os.Chmod(m.dir, 0o700),
+		os.Rename(m.path("r"), m.path("s")), os.Remove(m.path("d/new")), os.RemoveAll(m.path("d")), os.Chmod(m.dir, 0o700),
 	} {
 		if err != nil {
 			t.Error(err)
 		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for _, body := range deletes {
+		if n := strings.Count(body, "<Key>"); n == 0 || n != strings.Count(body, "<Key>p/q/") {
+			t.Errorf("deletes outside of the prefix: %s", body)
+		}
+	}
+	if len(deletes) == 0 {
+		t.Error("nothing was deleted by a list")
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

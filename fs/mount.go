@@ -7,7 +7,6 @@ import (
 	"log"
 	"log/slog"
 	"net/url"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -329,7 +328,7 @@ func (s *filesystem) unsaved(failed map[*file]error) error {
 		}
 		f.mu.Lock()
 		if f.spool != nil && f.dirtyData {
-			path := filepath.Join(s.o.SpoolDir, fmt.Sprintf("s3rdmafs-unsaved-%s-%d", url.PathEscape(name), time.Now().UnixNano()))
+			path := unsavedPath(s.o.SpoolDir, name)
 			if err := f.spool.save(path); err != nil {
 				errs = append(errs, fmt.Errorf("%s was not stored and is lost: %w; %w", name, cause, err))
 			} else {

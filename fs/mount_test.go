@@ -6,10 +6,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -212,8 +214,18 @@ func TestStatsXattr(t *testing.T) {
 // The mount is ended by umount(8) as well.
 func TestForeignUnmount(t *testing.T) {
 	w := newWorld(t)
-	m := w.mount()
+	var refuse atomic.Bool
+	m := w.mountFront(func(rw http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodPut || !refuse.Load() {
+			return false
+		}
+		s3Error(rw, http.StatusForbidden, "AccessDenied")
+		return true
+	})
 	write(t, m.path("f"), "x")
+	refuse.Store(true)
+	wantErrno(t, os.WriteFile(m.path("dirty"), []byte("y"), 0o644), syscall.EACCES)
+	refuse.Store(false)
 	if err := unix.Unmount(m.dir, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -221,6 +233,7 @@ func TestForeignUnmount(t *testing.T) {
 		t.Errorf("wait: %v", err)
 	}
 	w.wantObject("f", "x")
+	w.wantObject("dirty", "y")
 }
 
 func TestTuning(t *testing.T) {

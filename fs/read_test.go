@@ -69,8 +69,21 @@ func TestStat(t *testing.T) {
 // answered from memory.
 func TestStatfs(t *testing.T) {
 	w := newWorld(t)
+	w.put("d/f", nil)
 	m := w.mount()
-	w.env.Stop()
+	d, err := os.Open(m.path("d"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	resume := w.stop()
+	defer resume()
+	if st, err := d.Stat(); err != nil || !st.IsDir() {
+		t.Errorf("fstat of a directory: %v, %v", st, err)
+	}
+	if stat(t, m.dir).Mode&syscall.S_IFMT != syscall.S_IFDIR {
+		t.Error("the mount point is no directory")
+	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(m.dir, &st); err != nil {
 		t.Fatal(err)
@@ -304,7 +317,7 @@ func TestServerGone(t *testing.T) {
 // falls on a local create.
 func TestNegativeLookups(t *testing.T) {
 	w := newWorld(t)
-	m := w.mount()
+	m := w.mount(func(o *Options) { o.NegativeTTL = time.Hour }) // is cut to a second
 	if _, err := os.Lstat(m.path("x")); !os.IsNotExist(err) {
 		t.Fatal(err)
 	}
