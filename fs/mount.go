@@ -28,6 +28,7 @@ type Mounted struct {
 	fs     *filesystem
 	server *fuse.Server
 	dir    string
+	conn   uint32 // number of the kernel's connection, 0 when unknown
 	source string
 
 	gone     chan struct{} // closed when the kernel's connection has ended
@@ -84,6 +85,9 @@ func Mount(ctx context.Context, mountpoint string, o Options) (*Mounted, error) 
 		return nil, fmt.Errorf("mount at %s: %w", abs, err)
 	}
 	m.server = server
+	if at, err := mountsAt(abs); err == nil && len(at) > 0 && at[len(at)-1].ours() {
+		m.conn = at[len(at)-1].device
+	}
 	tune(abs, o.Logger)
 	go func() {
 		server.Wait()
@@ -190,23 +194,30 @@ func (m *Mounted) Wait() error {
 
 // Unmount stores what is dirty, takes the mount away and waits until it is
 // gone. A mount in use is detached from the tree, and its last users are cut
-// off. ctx bounds the storing. The error lists files whose data could not be
-// stored and where they are kept. Calling it again does nothing more.
+// off, also when somebody else has unmounted it meanwhile. ctx bounds the
+// storing. The error lists files whose data could not be stored and where they
+// are kept. Calling it again does nothing more.
 func (m *Mounted) Unmount(ctx context.Context) error {
 	m.unmounting.Lock()
 	defer m.unmounting.Unlock()
+	var left error
 	select {
 	case <-m.gone:
 	default:
+		m.setDrain(ctx)
 		// Open files stay usable while the bulk of it is stored.
 		m.fs.drain(ctx)
-		m.setDrain(ctx)
-		if err := m.detach(); err != nil {
-			return err
+		left = m.detach()
+		m.fs.end()
+		if left != nil {
+			left = fmt.Errorf("unmount %s: %w", m.dir, left)
+		}
+		if err := m.awaitGone(ctx); err != nil {
+			return errors.Join(left, err)
 		}
 	}
 	<-m.finished
-	return m.result
+	return errors.Join(left, m.result)
 }
 
 // setDrain bounds what finish does by ctx.
@@ -216,25 +227,79 @@ func (m *Mounted) setDrain(ctx context.Context) {
 	m.fs.mu.Unlock()
 }
 
-// detach ends the kernel's connection.
+// detach takes the mount out of the tree and ends the kernel's connection. With
+// an error the mount stays there, dead.
 func (m *Mounted) detach() error {
-	err := unmount(m.dir)
-	if err == nil {
-		m.fs.end()
-		<-m.gone
-		return nil
+	switch there, err := m.onTop(); {
+	case err != nil:
+		return errors.Join(err, abortConnection(m.conn))
+	case there:
+		err := unmount(m.dir)
+		if errors.Is(err, syscall.EBUSY) {
+			m.fs.log.Warn("mount is in use, detaching it", "mountpoint", m.dir)
+			err = unmountForced(m.dir, m.conn)
+		}
+		if err == nil {
+			return nil
+		}
+		if there, _ := m.onTop(); there {
+			return errors.Join(err, abortConnection(m.conn))
+		}
 	}
-	if !errors.Is(err, syscall.EBUSY) {
-		return fmt.Errorf("unmount %s: %w", m.dir, err)
+	// Somebody else was faster. Where that was umount -l, files may be open still.
+	select {
+	case <-m.gone:
+	default:
+		if err := abortConnection(m.conn); err != nil && !errors.Is(err, syscall.ENOENT) {
+			m.fs.log.Warn("mount was detached by somebody else, and waits for its last users", "mountpoint", m.dir, "err", err)
+		}
 	}
-	m.fs.log.Warn("mount is in use, detaching it", "mountpoint", m.dir)
-	conn := connectionOf(m.dir)
-	if err := unmountForced(m.dir, conn); err != nil {
-		return fmt.Errorf("unmount %s: %w", m.dir, err)
-	}
-	m.fs.end()
-	<-m.gone
 	return nil
+}
+
+// onTop reports whether this mount is what is mounted at its directory; false
+// when it is not there any more. Another one on top of it is an error.
+func (m *Mounted) onTop() (bool, error) {
+	at, err := mountsAt(m.dir)
+	if err != nil || m.conn == 0 {
+		return err == nil, err
+	}
+	for i, e := range at {
+		if e.ours() && e.device == m.conn {
+			if i < len(at)-1 {
+				return false, errCovered
+			}
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// awaitGone waits for the end of the kernel's connection, which has begun,
+// unless somebody still uses the mount and cannot be cut off.
+func (m *Mounted) awaitGone(ctx context.Context) error {
+	const soon, grace = 2 * time.Second, 10 * time.Second // the kernel takes milliseconds
+	wait := time.NewTimer(soon)
+	defer wait.Stop()
+	select {
+	case <-m.gone:
+		return nil
+	case <-wait.C:
+	}
+	// It is mounted elsewhere too, as in the namespace of a container.
+	err := abortConnection(m.conn)
+	wait.Reset(grace)
+	select {
+	case <-m.gone:
+		return nil
+	case <-wait.C:
+	}
+	select {
+	case <-m.gone:
+		return nil
+	case <-ctx.Done():
+		return errors.Join(fmt.Errorf("unmount %s: its last users could not be cut off: %w", m.dir, context.Cause(ctx)), err)
+	}
 }
 
 // finish stores what is left once nobody can write any more, and gives

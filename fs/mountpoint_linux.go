@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -21,14 +20,11 @@ var (
 	ErrNotDirectory = errors.New("mount point is not a directory")
 	ErrNotEmpty     = errors.New("mount point is not empty")
 	ErrMounted      = errors.New("mount point already has an s3rdmafs mount")
+	errCovered      = errors.New("another mount covers it")
 	errNoFusermount = errors.New("neither the right to unmount nor fusermount3")
 )
 
-const (
-	fuseConnections  = "/sys/fs/fuse/connections"
-	mountInfo        = "/proc/self/mountinfo"
-	fuseTypeOfMounts = "fuse.s3rdmafs"
-)
+const fuseConnections = "/sys/fs/fuse/connections"
 
 // CheckMountpoint tells whether dir can be mounted on, in one of the errors
 // above. A dead mount there is no obstacle: Mount takes it away.
@@ -50,12 +46,11 @@ func CheckMountpoint(dir string) error {
 	if st.Mode&syscall.S_IFMT != syscall.S_IFDIR {
 		return fmt.Errorf("%w: %s", ErrNotDirectory, dir)
 	}
-	mounted, err := hasMount(dir)
-	if err != nil {
-		return err
-	}
-	if mounted {
+	switch _, err := FindMount(dir); {
+	case err == nil:
 		return fmt.Errorf("%w: %s", ErrMounted, dir)
+	case !errors.Is(err, ErrNotMounted):
+		return err
 	}
 	f, err := os.Open(dir)
 	if err != nil {
@@ -107,45 +102,6 @@ func resolveMountpoint(dir string) (string, error) {
 	return filepath.Join(parent, filepath.Base(abs)), nil
 }
 
-// hasMount reports whether one of our file systems is mounted at dir.
-func hasMount(dir string) (bool, error) {
-	b, err := os.ReadFile(mountInfo)
-	if err != nil {
-		return false, fmt.Errorf("look for mounts: %w", err)
-	}
-	for line := range strings.Lines(string(b)) {
-		fields := strings.Fields(line)
-		sep := 0
-		for i, f := range fields {
-			if f == "-" {
-				sep = i
-				break
-			}
-		}
-		if len(fields) > 4 && sep > 0 && sep+1 < len(fields) &&
-			unescapeOctal(fields[4]) == dir && fields[sep+1] == fuseTypeOfMounts {
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
-// unescapeOctal undoes the escapes of mountinfo: \040 for a space.
-func unescapeOctal(s string) string {
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			if v, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(v))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
-}
-
 // unmount takes the mount at dir away; EBUSY when it is in use.
 func unmount(dir string) error {
 	err := unix.Unmount(dir, unix.UMOUNT_NOFOLLOW)
@@ -183,14 +139,18 @@ func fusermount(flag, dir string) error {
 	return errNoFusermount
 }
 
-// connectionOf is the number of the kernel's connection for the mount at dir,
-// 0 when unknown.
-func connectionOf(dir string) uint32 {
-	var st unix.Stat_t
-	if unix.Stat(dir, &st) != nil {
-		return 0
+// TakeAway unmounts the file system at dir, of which another process is the
+// server. A dead one goes whoever uses it; of a living one that is in use the
+// error is EBUSY.
+func TakeAway(dir string) error {
+	dir, err := FindMount(dir)
+	if err != nil {
+		return err
 	}
-	return unix.Minor(st.Dev)
+	if isDead(dir) {
+		return unmountLazily(dir)
+	}
+	return unmount(dir)
 }
 
 // unmountForced takes a mount that is in use out of the tree and ends its
@@ -203,12 +163,17 @@ func unmountForced(dir string, conn uint32) error {
 	if err := fusermount("-uz", dir); err != nil {
 		return err
 	}
-	err = errors.New("number of the connection unknown")
-	if conn != 0 {
-		err = os.WriteFile(fmt.Sprintf("%s/%d/abort", fuseConnections, conn), []byte("1"), 0)
-	}
-	if err != nil {
+	if err := abortConnection(conn); err != nil {
 		return fmt.Errorf("it is detached, but still in use: %w", err)
 	}
 	return nil
+}
+
+// abortConnection cuts off whoever uses a mount, wherever it still is. conn is
+// the number of its connection, 0 when unknown.
+func abortConnection(conn uint32) error {
+	if conn == 0 {
+		return errors.New("number of the connection unknown")
+	}
+	return os.WriteFile(fmt.Sprintf("%s/%d/abort", fuseConnections, conn), []byte("1"), 0)
 }

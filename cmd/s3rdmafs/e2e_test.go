@@ -21,6 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"s3rdmafs/fs"
 	"s3rdmafs/internal/testenv"
 )
 
@@ -581,7 +582,7 @@ func (u *user) refused(t *testing.T, cmd *exec.Cmd, want string) {
 	if strings.Count(out, "\n") > 0 {
 		t.Errorf("says more than one line:\n%s", out)
 	}
-	if _, err := findMount(u.dir); err == nil {
+	if _, err := fs.FindMount(u.dir); err == nil {
 		t.Error("a mount is there all the same")
 	}
 }
@@ -604,7 +605,7 @@ func TestUmountSaysWhatWasNotStored(t *testing.T) {
 	if status == 0 || !strings.Contains(out, "kept") || strings.Count(strings.TrimSpace(out), "\n") > 0 {
 		t.Errorf("umount: exit status %d: %q; want a failure that names the file", status, out)
 	}
-	if _, err := findMount(u.dir); err == nil {
+	if _, err := fs.FindMount(u.dir); err == nil {
 		t.Error("still mounted")
 	}
 }

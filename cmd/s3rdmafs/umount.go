@@ -5,12 +5,11 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"s3rdmafs/fs"
 )
 
 type umountCmd struct {
@@ -19,13 +18,12 @@ type umountCmd struct {
 }
 
 func (c *umountCmd) Run() error {
-	dir, err := findMount(c.Mountpoint)
+	dir, err := fs.FindMount(c.Mountpoint)
 	if err != nil {
 		return err
 	}
 	// Only a living mount can name its process; a dead one is just cleared.
 	pid := 0
-	var dead bool
 	var end net.Conn
 	switch stats, err := readStats(dir); {
 	case err == nil:
@@ -33,9 +31,7 @@ func (c *umountCmd) Run() error {
 		if end = endOf(stats.end); end != nil {
 			defer end.Close()
 		}
-	case errors.Is(err, unix.ENOTCONN):
-		dead = true
-	default:
+	case !errors.Is(err, unix.ENOTCONN):
 		return err
 	}
 	pidfd := -1
@@ -46,7 +42,7 @@ func (c *umountCmd) Run() error {
 			defer unix.Close(fd)
 		}
 	}
-	if err := unmount(dir, dead); err != nil {
+	if err := unmount(dir); err != nil {
 		return err
 	}
 	deadline := time.Now().Add(c.Timeout)
@@ -70,23 +66,8 @@ func (c *umountCmd) Run() error {
 	return endErr
 }
 
-func unmount(dir string, dead bool) error {
-	flags := unix.UMOUNT_NOFOLLOW
-	if dead {
-		flags |= unix.MNT_DETACH
-	}
-	err := unix.Unmount(dir, flags)
-	if errors.Is(err, unix.EPERM) {
-		args := []string{"-u", dir}
-		if dead {
-			args = []string{"-u", "-z", dir}
-		}
-		out, ferr := exec.Command("fusermount3", args...).CombinedOutput()
-		if ferr == nil {
-			return nil
-		}
-		return fmt.Errorf("unmount %s: %s", dir, strings.TrimSpace(string(out)))
-	}
+func unmount(dir string) error {
+	err := fs.TakeAway(dir)
 	if errors.Is(err, unix.EBUSY) {
 		return fmt.Errorf("%s is in use: a program has a file open or its working directory there (fuser -vm %s names it)", dir, dir)
 	}
@@ -111,39 +92,4 @@ func waitExit(pidfd, pid int, timeout time.Duration) error {
 			return nil
 		}
 	}
-}
-
-// findMount returns dir as the mount table has it. The table answers for dead
-// mounts as well.
-func findMount(dir string) (string, error) {
-	real := dir
-	if resolved, err := filepath.EvalSymlinks(dir); err == nil {
-		real = resolved
-	} else if parent, err := filepath.EvalSymlinks(filepath.Dir(dir)); err == nil {
-		// A dead mount cannot be resolved itself, its parent can.
-		real = filepath.Join(parent, filepath.Base(dir))
-	}
-	table, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return "", err
-	}
-	for line := range strings.Lines(string(table)) {
-		fields := strings.Fields(line)
-		sep := -1
-		for i, f := range fields {
-			if f == "-" {
-				sep = i
-			}
-		}
-		if len(fields) > 4 && sep >= 0 && sep+1 < len(fields) &&
-			unescapeMount(fields[4]) == real && fields[sep+1] == "fuse.s3rdmafs" {
-			return real, nil
-		}
-	}
-	return "", fmt.Errorf("no s3rdmafs is mounted at %s", dir)
-}
-
-// unescapeMount undoes the octal escapes of /proc/self/mountinfo.
-func unescapeMount(s string) string {
-	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
