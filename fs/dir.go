@@ -716,7 +716,7 @@ func (d *dir) Unlink(ctx context.Context, name string) (errno syscall.Errno) {
 		return errno
 	}
 	defer change.end()
-	c, done := s.request(ctx)
+	c, done := s.unbounded(ctx) // what handles still need may be large
 	defer done()
 	defer f.removing()()
 	if err := f.up.Acquire(c, 1); err != nil {
@@ -732,10 +732,17 @@ func (d *dir) Unlink(ctx context.Context, name string) (errno syscall.Errno) {
 		return errnoOf(causeOf(c, err))
 	}
 	f.mu.Lock()
-	stored := f.stored || f.attempted
+	stored, attempted := f.stored, f.attempted
 	f.mu.Unlock()
-	if stored {
-		if err := s.store.Delete(c, bucket, key); err != nil && !errors.Is(err, store.ErrNotFound) {
+	if stored || attempted {
+		err := s.store.Delete(c, bucket, key)
+		if err != nil && !stored {
+			// Perhaps there is nothing that would have to go.
+			if _, herr := s.store.Head(c, bucket, key); errors.Is(herr, store.ErrNotFound) {
+				err = nil
+			}
+		}
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
 			return errnoOf(causeOf(c, err))
 		}
 		s.cache.Invalidate(bucket, key)

@@ -3,6 +3,7 @@ package fs
 import (
 	"context"
 	"errors"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -46,6 +47,19 @@ var errnos = []struct {
 	{store.ErrRDMA, syscall.EIO},
 	{store.ErrBadRange, syscall.EIO},
 	{cache.ErrExhausted, syscall.ENOMEM},
+}
+
+// refusals are the kinds of errors by which a server says that it has stored
+// nothing.
+var refusals = []error{
+	store.ErrDenied, store.ErrBadCredentials, store.ErrNoBucket, store.ErrInvalidName, store.ErrUnsupported, store.ErrRefused,
+	store.ErrTooLarge, store.ErrNoSpace, store.ErrLocked, store.ErrNotDirectory, store.ErrIsDirectory,
+	store.ErrPrecondition, store.ErrExists,
+}
+
+// refused reports whether err is a server's word that nothing was stored.
+func refused(err error) bool {
+	return slices.ContainsFunc(refusals, func(kind error) bool { return errors.Is(err, kind) })
 }
 
 // errnoOf is the errno for err. An errno inside err, such as ENOSPC of the

@@ -359,6 +359,7 @@ func TestRenameAfterOverwrite(t *testing.T) {
 func TestUnlinkWhileUploading(t *testing.T) {
 	w := newWorld(t)
 	w.put("other", []byte("other"))
+	w.put("kept", []byte("old")) // of what the bucket has not, nothing need be deleted
 	var uploading *held
 	var mu sync.Mutex
 	var refuse atomic.Bool

@@ -185,7 +185,6 @@ func (s *filesystem) uploadHeld(ctx context.Context, f *file) error {
 	default:
 		snap.cond.IfAbsent = true
 	}
-	f.attempted = f.attempted || snap.data
 	f.uploading = cancel
 	f.mu.Unlock()
 
@@ -200,6 +199,7 @@ func (s *filesystem) uploadHeld(ctx context.Context, f *file) error {
 		s.storedLocked(f, snap, info, begun)
 	} else {
 		s.n.upErrors.Add(1)
+		f.attempted = f.attempted || snap.data && !refused(err)
 		f.refusedMeta = snap.metaChanges
 		if errors.Is(err, store.ErrPrecondition) || errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrChanged) {
 			err = s.lostLocked(f, err)
