@@ -13,11 +13,6 @@ import (
 	"s3rdmafs/store"
 )
 
-// shadowTTL is how long a name known as an object is not asked about again
-// whether there is a directory of that name beside it, which would hide it. A
-// listing shows one at once.
-const shadowTTL = 30 * time.Second
-
 // dir is a directory: a prefix of a bucket, a bucket, or the root.
 type dir struct {
 	entry
@@ -32,16 +27,10 @@ type dir struct {
 	seq        uint64               // counts local changes of names
 	absent     map[string]time.Time // names a look did not find, and when it began
 	recent     map[string]listed    // names of a listing
+	aging      bool                 // what recent holds is going to be looked at
 	handles    int                  // open directory handles
 	removed    map[string]uint64    // by name, the seq at which it was removed, while handles are open
 	witness    string               // a child the bucket was seen to have
-}
-
-// listed is what a listing says of a name.
-type listed struct {
-	info  store.Info
-	isDir bool
-	at    time.Time
 }
 
 var (

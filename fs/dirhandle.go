@@ -18,10 +18,6 @@ import (
 // once when the kernel wants attributes along with names.
 const lookAhead = 32
 
-// maxRecent is how many listed names a directory remembers before it begins
-// anew.
-const maxRecent = 10_000
-
 // dirHandle is an open directory: a listing that is fetched page by page as it
 // is read. Offset n stands behind the n-th entry. go-fuse serializes calls.
 type dirHandle struct {
@@ -237,13 +233,10 @@ func (h *dirHandle) page(ctx context.Context) syscall.Errno {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if d.recent == nil || len(d.recent) > maxRecent {
-		d.recent = map[string]listed{}
-	}
 	for _, l := range found {
 		h.entries = append(h.entries, dirent{listing: l, seq: seq, at: at})
 		if d.seq == seq {
-			d.recent[l.name] = listed{info: l.info, isDir: l.isDir, at: at}
+			s.rememberLocked(d, l.name, listed{info: l.info, isDir: l.isDir, at: at})
 		}
 	}
 	if h.ended {
