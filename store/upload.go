@@ -54,7 +54,7 @@ func (s *Store) Begin(ctx context.Context, bucket, key string, meta map[string]s
 }
 
 // begin may be repeated: a start whose answer was lost leaves an empty upload behind,
-// which the sweep of old uploads finds.
+// of which only Uploads tells.
 func (s *Store) begin(ctx context.Context, c call, o minio.PutObjectOptions) (*Upload, error) {
 	if err := checkKey(c); err != nil {
 		return nil, err
