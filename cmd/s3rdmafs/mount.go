@@ -233,6 +233,9 @@ func (c *mountCmd) mountOn(ctx context.Context, s *stack.Stack, log *slog.Logger
 	if err := s.Check(ctx, c.Target.bucket, c.Target.prefix); err != nil {
 		return nil, err
 	}
+	if err := s.CheckRDMA(ctx); err != nil {
+		return nil, err
+	}
 	o := fs.Options{
 		Store: s.Store, Cache: s.Cache,
 		Bucket: c.Target.bucket, Prefix: c.Target.prefix,

@@ -19,27 +19,6 @@ const checkTimeout = 10 * time.Second
 func (s *Stack) Check(ctx context.Context, bucket, prefix string) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	err := s.checkBucket(ctx, bucket, prefix)
-	if err == nil && s.mode == store.ModeRequire {
-		err = s.checkRDMA(ctx)
-	}
-	return err
-}
-
-// checkRDMA finds an endpoint that does not speak the protocol before the first
-// transfer does.
-func (s *Stack) checkRDMA(ctx context.Context) error {
-	client := s.rails[0].client
-	if err := client.Probe(ctx); err != nil {
-		return fmt.Errorf("--rdma require: %s gives no answer to a probe: %w", s.Config.Endpoint, err)
-	}
-	if st := client.Stats(); !st.Usable {
-		return fmt.Errorf("--rdma require: %s: %s", s.Config.Endpoint, st.Reason)
-	}
-	return nil
-}
-
-func (s *Stack) checkBucket(ctx context.Context, bucket, prefix string) error {
 	var err error
 	if bucket == "" {
 		_, err = s.Store.Buckets(ctx)
@@ -92,4 +71,20 @@ func cause(err error) error {
 		return e.Err
 	}
 	return err
+}
+
+// CheckRDMA finds an endpoint that does not speak the protocol before the first
+// transfer does, where RDMA is required.
+func (s *Stack) CheckRDMA(ctx context.Context) error {
+	if s.mode != store.ModeRequire {
+		return nil
+	}
+	client := s.rails[0].client
+	if err := client.Probe(ctx); err != nil {
+		return fmt.Errorf("--rdma require: %s gives no answer to a probe: %w", s.Config.Endpoint, err)
+	}
+	if st := client.Stats(); !st.Usable {
+		return fmt.Errorf("--rdma require: %s: %s", s.Config.Endpoint, st.Reason)
+	}
+	return nil
 }
