@@ -292,6 +292,24 @@ func (s *Store) AbortUpload(ctx context.Context, bucket, key, id string) error {
 	return err
 }
 
+// HasParts reports whether an unfinished upload has a part; one that is gone has
+// none.
+func (s *Store) HasParts(ctx context.Context, bucket, key, id string) (bool, error) {
+	c := call{"HasParts", bucket, key}
+	if err := checkKey(c); err != nil {
+		return false, err
+	}
+	var res minio.ListObjectPartsResult
+	err := s.do(ctx, c, s.o.Timeout, func(ctx context.Context) (err error) {
+		res, err = s.core.ListObjectParts(ctx, bucket, key, id, 0, 1)
+		return err
+	})
+	if errors.Is(err, ErrNoUpload) {
+		return false, nil
+	}
+	return len(res.ObjectParts) > 0, err
+}
+
 // Uploads lists the unfinished multipart uploads of keys that begin with prefix.
 func (s *Store) Uploads(ctx context.Context, bucket, prefix string) ([]UploadInfo, error) {
 	c := call{"Uploads", bucket, prefix}

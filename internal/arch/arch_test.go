@@ -29,6 +29,7 @@ var allowed = map[string][]string{
 	"rc/rctest/client":    {"rc/rctest/sigv4", "verbs"},
 	"store":               {"rc", "verbs", "token"},
 	"cache":               {"store", "verbs"},
+	"spool":               {},
 	"fs":                  {"cache", "store", "verbs"},
 	"gateway":             {"rc", "verbs", "token"},
 	"internal/apps":       {},
