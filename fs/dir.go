@@ -554,7 +554,7 @@ func (d *dir) Create(ctx context.Context, name string, flags, mode uint32, out *
 
 // createFile makes a file that exists only here.
 func (s *filesystem) createFile(ctx context.Context, d *dir, name string, mode uint32, exclusive bool) (*file, syscall.Errno) {
-	sp, err := newSpool(s.o.SpoolDir)
+	sp, err := s.spool.Create()
 	if err != nil {
 		return nil, errnoOf(err)
 	}
@@ -564,16 +564,22 @@ func (s *filesystem) createFile(ctx context.Context, d *dir, name string, mode u
 	f.attributes = s.newAttributes(ctx, mode)
 	f.mu.Unlock()
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if _, _, ok := s.placeLocked(d); !ok {
-		sp.close()
-		return nil, syscall.ENOENT
+	_, _, ok := s.placeLocked(d)
+	if ok {
+		s.detachNameLocked(d, name)
+		s.addLocked(ctx, d, name, f)
+		s.dirty[f] = struct{}{}
+		f.alone = time.Now()
+		d.changedLocked(name, false)
 	}
-	s.detachNameLocked(d, name)
-	s.addLocked(ctx, d, name, f)
-	s.dirty[f] = struct{}{}
-	f.alone = time.Now()
-	d.changedLocked(name, false)
+	s.mu.Unlock()
+	if !ok {
+		return nil, errnoOf(errors.Join(store.ErrNotFound, sp.Discard()))
+	}
+	if err := s.journal(f); err != nil {
+		s.abandon(f)
+		return nil, errnoOf(err)
+	}
 	return f, 0
 }
 
@@ -587,6 +593,9 @@ func (s *filesystem) abandon(f *file) {
 	s.mu.Unlock()
 	f.mu.Lock()
 	f.dirtyData, f.dirtyMeta = false, false
+	f.mu.Unlock()
+	s.mustJournal(f)
+	f.mu.Lock()
 	f.dropSpoolLocked()
 	f.mu.Unlock()
 }
@@ -721,7 +730,7 @@ func (d *dir) Unlink(ctx context.Context, name string) (errno syscall.Errno) {
 		return errnoOf(causeOf(c, err))
 	}
 	f.mu.Lock()
-	stored, attempted := f.stored, f.attempted
+	stored, attempted := f.stored || f.overwrite, f.attempted
 	f.mu.Unlock()
 	if stored || attempted {
 		err := s.store.Delete(c, bucket, key)
@@ -750,11 +759,14 @@ func (s *filesystem) unlinked(d *dir, name string, f *file) {
 	d.changedLocked(name, true)
 	f.mu.Lock()
 	f.dirtyData, f.dirtyMeta = false, false
+	f.mu.Unlock()
+	s.mu.Unlock()
+	s.mustJournal(f)
+	f.mu.Lock()
 	if f.handles == 0 {
 		f.dropSpoolLocked()
 	}
 	f.mu.Unlock()
-	s.mu.Unlock()
 }
 
 // Rmdir implements gofs.NodeRmdirer, from a fresh look at what is below.

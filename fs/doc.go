@@ -15,10 +15,15 @@
 //
 // # Writing
 //
-// A file that is written to has a spool: an unlinked sparse temporary file with
+// A file that is written to has a spool: a sparse local file (package spool) with
 // its whole content. From then on the spool is the truth of the node, for every
 // handle, until the last handle is closed. FLUSH and FSYNC store a changed
 // spool under the key, conditional on the version it was made from.
+//
+// As long as there is something to store, the spool has a record of what it is
+// meant to become, made before the first change (edit) and kept true by journal.
+// The next mount replays what a killed one left (recover): under the same
+// condition, and after it has aborted the multipart uploads that were under way.
 //
 // # Locking
 //
@@ -32,11 +37,12 @@
 //     under a holder.
 //  3. file.io: content of the spool. Writers exclusively; readers and the
 //     upload shared. A fetch into the spool holds it exclusively.
-//  4. filesystem.mu: the tree, inode numbers, the set of dirty files.
-//  5. file.mu: the fields of one file.
+//  4. file.journaling: the record of the spool. Held for local disk I/O.
+//  5. filesystem.mu: the tree, inode numbers, the set of dirty files.
+//  6. file.mu: the fields of one file.
 //
 // 1 to 3 are waited for under a context, so that an interrupted call returns;
-// 4 and 5 are never held across a request. The kernel serializes changes of one
+// 4 to 6 are never held across a request. The kernel serializes changes of one
 // directory (create, unlink, rename, mkdir, rmdir); only a LOOKUP that
 // revalidates may run beside them, and detects them by dir.seq.
 // The kernel is never notified: versions change by ESTALE and by not setting

@@ -12,6 +12,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sync/semaphore"
 
+	"s3rdmafs/spool"
 	"s3rdmafs/store"
 )
 
@@ -34,6 +35,8 @@ type file struct {
 	up *semaphore.Weighted // see the package comment
 	io *semaphore.Weighted
 
+	journaling sync.Mutex // see the package comment
+
 	mu        sync.Mutex
 	info      store.Info // the version in the bucket, when stored
 	stored    bool
@@ -44,9 +47,11 @@ type file struct {
 	changed   time.Time // the last of them; a look begun before is void
 
 	attributes attributes
-	ownTime    bool   // attributes.mtime is that of our writing of this version, finer than S3's
-	spool      *spool // the content, when not nil
-	size       int64  // of the spool
+	ownTime    bool           // attributes.mtime is that of our writing of this version, finer than S3's
+	spool      *spool.File    // the content, when not nil
+	size       int64          // of the spool
+	recorded   bool           // the spool's record is that of content to store
+	uploads    []spool.Upload // not known to have ended
 
 	dirtyData, dirtyMeta bool
 	metaChanges          uint64
@@ -54,6 +59,7 @@ type file struct {
 	before               *metaState // while dirtyMeta, what the bucket has
 	exclusive            bool       // made with O_EXCL
 	overwrite            bool       // of whatever is there: this file was renamed over it
+	replaces             string     // the version that was there then
 	lost                 error      // another writer was first; the data can go nowhere
 
 	handles, writers int
@@ -115,6 +121,10 @@ func (f *file) sizeLocked() int64 {
 
 func (f *file) dirtyLocked() bool { return f.dirtyData || f.dirtyMeta }
 
+// inBucketLocked reports whether the bucket may have something under the name of
+// f, be it what f was renamed over.
+func (f *file) inBucketLocked() bool { return f.stored || f.attempted || f.overwrite }
+
 // localLocked reports whether the truth about f is here and not in the bucket.
 func (f *file) localLocked() bool {
 	return f.dirtyLocked() || !f.stored || f.uploading != nil
@@ -157,8 +167,10 @@ func (f *file) dropSpoolLocked() {
 	if f.spool == nil || !f.io.TryAcquire(ioReaders) {
 		return
 	}
-	f.spool.close()
-	f.spool = nil
+	if err := f.spool.Discard(); err != nil {
+		f.fs.log.Warn("spool file not removed", "err", err)
+	}
+	f.spool, f.recorded = nil, false
 	f.io.Release(ioReaders)
 }
 
@@ -466,6 +478,7 @@ func (s *filesystem) changeMeta(ctx context.Context, f *file, change func(*attri
 		return 0 // unlinked: seen by its handles, stored nowhere
 	}
 	if later {
+		s.rejournal(f)
 		return 0
 	}
 	return s.flush(ctx, f)
@@ -522,19 +535,17 @@ func (s *filesystem) truncate(ctx context.Context, f *file, size int64) syscall.
 	if err := f.acquire(ctx, ioReaders); err != nil {
 		return errnoOf(err)
 	}
-	err := s.makeSpool(ctx, f, size)
-	if err == nil {
-		err = f.spool.f.Truncate(size)
-	}
 	later := false
-	if err == nil {
+	err := s.edit(ctx, f, size, func(sp *spool.File) error {
+		if err := sp.Truncate(size); err != nil {
+			return err
+		}
 		f.mu.Lock()
-		f.wroteLocked()
 		f.size = size
 		later = f.writers > 0
 		f.mu.Unlock()
-		later = !s.noteDirty(f) || later
-	}
+		return nil
+	})
 	f.io.Release(ioReaders)
 	if err != nil || later {
 		return errnoOf(err)
@@ -569,9 +580,50 @@ func (s *filesystem) truncatePath(ctx context.Context, f *file, size int64) sysc
 	return errno
 }
 
-// wroteLocked notes a change of the content.
-func (f *file) wroteLocked() {
+// edit lets do change the content of f, after it has a spool with at least
+// the first upto bytes of what it held, and a record that outlives this process.
+// An error means that nothing changed. Caller holds f.io exclusively, and a pin.
+func (s *filesystem) edit(ctx context.Context, f *file, upto int64, do func(*spool.File) error) error {
+	if err := s.makeSpool(ctx, f, upto); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	first := !f.dirtyData
 	f.dirtyData = true
+	recorded := f.recorded
+	f.mu.Unlock()
+	var err error
+	if !recorded && s.noteDirty(f) {
+		err = s.journal(f)
+	}
+	if err == nil {
+		err = do(f.spool)
+	}
+	if err == nil {
+		f.mu.Lock()
+		f.wroteLocked()
+		f.mu.Unlock()
+	} else if first {
+		s.unchanged(f)
+	}
+	return err
+}
+
+// unchanged takes back that the content of f is to be stored.
+func (s *filesystem) unchanged(f *file) {
+	s.mu.Lock()
+	f.mu.Lock()
+	f.dirtyData = false
+	if !f.dirtyMeta {
+		delete(s.dirty, f)
+	}
+	f.mu.Unlock()
+	s.mu.Unlock()
+	s.mustJournal(f)
+}
+
+// wroteLocked sets the times of a change of the content.
+func (f *file) wroteLocked() {
 	now := time.Now()
 	f.attributes.mtime, f.attributes.ctime, f.attributes.mtimeSet = now, now, false
 	f.attributes.atime = time.Time{}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"s3rdmafs/cache"
+	"s3rdmafs/spool"
 	"s3rdmafs/store"
 )
 
@@ -157,11 +158,11 @@ func (h *handle) read(ctx, c context.Context, dest []byte, off int64) (_ fuse.Re
 	}
 	f.mu.Lock()
 	version = f.version
-	spool, info := f.spool, f.info
+	sp, info := f.spool, f.info
 	f.mu.Unlock()
-	if spool != nil {
+	if sp != nil {
 		defer f.io.Release(1)
-		n, err := spool.f.ReadAt(dest, off)
+		n, err := sp.ReadAt(dest, off)
 		if err != nil && err != io.EOF {
 			return nil, version, err
 		}
@@ -209,7 +210,7 @@ func (s *filesystem) makeSpool(ctx context.Context, f *file, upto int64) error {
 		if !ok {
 			bucket, key = info.Bucket, info.Key
 		}
-		sp, err := newSpool(s.o.SpoolDir)
+		sp, err := s.spool.Create()
 		if err != nil {
 			return err
 		}
@@ -226,7 +227,9 @@ func (s *filesystem) makeSpool(ctx context.Context, f *file, upto int64) error {
 		if err == nil {
 			return nil
 		}
-		sp.close()
+		if derr := sp.Discard(); derr != nil {
+			return errors.Join(err, derr)
+		}
 		if !moved || !errors.Is(err, store.ErrChanged) && !errors.Is(err, store.ErrNotFound) {
 			return err
 		}
@@ -235,12 +238,15 @@ func (s *filesystem) makeSpool(ctx context.Context, f *file, upto int64) error {
 
 // fetch copies the first n bytes of a version into a spool, of the size of the
 // whole.
-func (s *filesystem) fetch(ctx context.Context, sp *spool, bucket, key string, info store.Info, n int64) error {
-	if err := sp.f.Truncate(info.Size); err != nil {
+func (s *filesystem) fetch(ctx context.Context, sp *spool.File, bucket, key string, info store.Info, n int64) error {
+	if err := sp.Truncate(info.Size); err != nil {
 		return err
 	}
 	if n == 0 {
 		return nil
+	}
+	if err := s.spool.Fits(n); err != nil {
+		return err
 	}
 	obj := s.cache.Open(cacheKey(bucket, key, info))
 	defer obj.Close()
@@ -254,7 +260,7 @@ func (s *filesystem) fetch(ctx context.Context, sp *spool, bucket, key string, i
 		if err != nil {
 			return err
 		}
-		m, err := sp.f.WriteAt(v.Bytes(), off)
+		m, err := sp.WriteAt(v.Bytes(), off)
 		v.Release()
 		if err != nil {
 			return err
@@ -278,24 +284,23 @@ func (h *handle) Write(ctx context.Context, data []byte, off int64) (n uint32, e
 	if err := f.acquire(ctx, ioReaders); err != nil {
 		return 0, errnoOf(err)
 	}
-	err := s.makeSpool(ctx, f, int64(1)<<62)
+	defer f.io.Release(ioReaders)
 	m := 0
-	if err == nil {
-		m, err = f.spool.f.WriteAt(data, off)
-	}
-	if m > 0 {
+	err := s.edit(ctx, f, wholeFile, func(sp *spool.File) (err error) {
+		m, err = sp.WriteAt(data, off)
+		if m == 0 {
+			return err
+		}
 		f.mu.Lock()
-		f.wroteLocked()
 		f.size = max(f.size, off+int64(m))
 		f.mu.Unlock()
-		s.noteDirty(f)
-	}
-	f.io.Release(ioReaders)
-	if m > 0 {
-		return uint32(m), 0
-	}
-	return 0, errnoOf(err)
+		return nil // what did not fit is asked for again
+	})
+	return uint32(m), errnoOf(err)
 }
+
+// wholeFile is beyond the end of every file.
+const wholeFile = int64(1) << 62
 
 // Allocate implements gofs.FileAllocater: room cannot be reserved in S3, so
 // only the size matters.
@@ -320,19 +325,17 @@ func (h *handle) Allocate(ctx context.Context, off, size uint64, mode uint32) (e
 	if err := f.acquire(ctx, ioReaders); err != nil {
 		return errnoOf(err)
 	}
-	err := s.makeSpool(ctx, f, int64(1)<<62)
-	if err == nil {
-		err = f.spool.f.Truncate(max(int64(off+size), f.size))
-	}
-	if err == nil {
+	defer f.io.Release(ioReaders)
+	return errnoOf(s.edit(ctx, f, wholeFile, func(sp *spool.File) error {
 		f.mu.Lock()
-		f.wroteLocked()
-		f.size = max(f.size, int64(off+size))
-		f.mu.Unlock()
-		s.noteDirty(f)
-	}
-	f.io.Release(ioReaders)
-	return errnoOf(err)
+		defer f.mu.Unlock()
+		to := max(int64(off+size), f.size)
+		if err := sp.Truncate(to); err != nil {
+			return err
+		}
+		f.size = to
+		return nil
+	}))
 }
 
 // Flush implements gofs.FileFlusher: close(2) tells whether the data are
@@ -407,7 +410,7 @@ func (s *filesystem) preserve(ctx context.Context, f *file) {
 	}
 	defer f.io.Release(ioReaders)
 	begun := time.Now()
-	if err := s.makeSpool(ctx, f, int64(1)<<62); err != nil {
+	if err := s.makeSpool(ctx, f, wholeFile); err != nil {
 		s.log.Warn("content of an open file is lost with its name", "err", err, "after", time.Since(begun))
 	}
 }

@@ -20,6 +20,9 @@ import (
 	"s3rdmafs/store"
 )
 
+// recoverWait is how long a mount waits for what killed ones left.
+const recoverWait = 10 * time.Second
+
 // drainParallel is how many files are stored at once at unmount.
 const drainParallel = 4
 
@@ -62,16 +65,13 @@ func Mount(ctx context.Context, mountpoint string, o Options) (*Mounted, error) 
 		return nil, err
 	}
 
-	s := &filesystem{
-		o: o, log: o.Logger, store: o.Store, cache: o.Cache, begun: time.Now(),
-		dirRename: semaphore.NewWeighted(1), parts: semaphore.NewWeighted(int64(o.UploadParallel)),
-		inos: map[uint64]node{}, open: map[*handle]struct{}{}, dirty: map[*file]struct{}{}, skipped: map[string]struct{}{},
+	s := newFilesystem(o)
+	if !o.ReadOnly {
+		if err := s.openSpool(); err != nil {
+			return nil, err
+		}
+		s.recoverFirst(ctx)
 	}
-	s.life, s.end = context.WithCancel(context.Background())
-	s.storing, s.cancelStoring = context.WithCancel(context.Background())
-	s.root = s.newDir()
-	s.root.fs, s.root.ino = s, fuse.FUSE_ROOT_ID
-	s.inos[fuse.FUSE_ROOT_ID] = s.root
 	m := &Mounted{
 		fs: s, dir: abs, source: "s3://" + o.Bucket + "/" + o.Prefix,
 		gone: make(chan struct{}), finished: make(chan struct{}),
@@ -82,7 +82,8 @@ func Mount(ctx context.Context, mountpoint string, o Options) (*Mounted, error) 
 	if err != nil {
 		s.end()
 		s.cancelStoring()
-		return nil, fmt.Errorf("mount at %s: %w", abs, err)
+		s.background.Wait()
+		return nil, errors.Join(fmt.Errorf("mount at %s: %w", abs, err), s.closeSpool())
 	}
 	m.server = server
 	if at, err := mountsAt(abs); err == nil && len(at) > 0 && at[len(at)-1].ours() {
@@ -97,6 +98,43 @@ func Mount(ctx context.Context, mountpoint string, o Options) (*Mounted, error) 
 		close(m.finished)
 	}()
 	return m, nil
+}
+
+func newFilesystem(o Options) *filesystem {
+	s := &filesystem{
+		o: o, log: o.Logger, store: o.Store, cache: o.Cache, begun: time.Now(),
+		dirRename: semaphore.NewWeighted(1), parts: semaphore.NewWeighted(int64(o.UploadParallel)),
+		inos: map[uint64]node{}, open: map[*handle]struct{}{}, dirty: map[*file]struct{}{}, skipped: map[string]struct{}{},
+	}
+	s.life, s.end = context.WithCancel(context.Background())
+	s.storing, s.cancelStoring = context.WithCancel(context.Background())
+	s.root = s.newDir()
+	s.root.fs, s.root.ino = s, fuse.FUSE_ROOT_ID
+	s.inos[fuse.FUSE_ROOT_ID] = s.root
+	return s
+}
+
+// recoverFirst deals with what killed mounts left, before programs come; what
+// takes longer goes on beside them.
+func (s *filesystem) recoverFirst(ctx context.Context) {
+	done := make(chan struct{})
+	s.background.Go(func() {
+		defer close(done)
+		s.recover(s.storing, s.logLeftover)
+	})
+	ctx, cancel := context.WithTimeout(ctx, recoverWait)
+	defer cancel()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+func (s *filesystem) closeSpool() error {
+	if s.spool == nil {
+		return nil
+	}
+	return s.spool.Close()
 }
 
 // checkSource makes sure that the bucket is there and may be used, without a
@@ -329,6 +367,7 @@ func (m *Mounted) finish() {
 	s.cancelStoring()
 	m.result = s.unsaved(errs)
 	s.closeHandles()
+	m.result = errors.Join(m.result, s.closeSpool())
 }
 
 // closeHandles releases what the kernel did not get to release.
@@ -391,18 +430,16 @@ func (s *filesystem) unsaved(failed map[*file]error) error {
 		if cause == nil {
 			cause = errors.New("written after the last attempt")
 		}
+		s.mustJournal(f)
 		f.mu.Lock()
 		if f.spool != nil && f.dirtyData {
-			path := unsavedPath(s.o.SpoolDir, name)
-			if err := f.spool.save(path); err != nil {
-				errs = append(errs, fmt.Errorf("%s was not stored and is lost: %w; %w", name, cause, err))
-			} else {
-				errs = append(errs, fmt.Errorf("%s was not stored, its content is kept in %s: %w", name, path, cause))
-			}
+			err := fmt.Errorf("%s was not stored, its content is kept in %s: %w", name, f.spool.Path(), cause)
+			errs = append(errs, errors.Join(err, f.spool.Keep()))
+			f.spool, f.recorded, f.dirtyData = nil, false, false
 		} else {
 			errs = append(errs, fmt.Errorf("attributes of %s were not stored: %w", name, cause))
+			f.dropSpoolLocked()
 		}
-		f.dropSpoolLocked()
 		f.mu.Unlock()
 	}
 	return errors.Join(errs...)

@@ -39,7 +39,7 @@ func (w *world) options(so store.Options) Options {
 		}
 		st.Close()
 	})
-	return Options{Store: st, Cache: c, Bucket: w.bucket}
+	return Options{Store: st, Cache: c, Bucket: w.bucket, SpoolDir: w.t.TempDir()}
 }
 
 // Semantics "Errors and time": otherwise one clear sentence.
@@ -106,7 +106,7 @@ func TestMountErrors(t *testing.T) {
 // mount a bucket, as JSON says, and wait to be killed.
 const deadMountHelper = "S3RDMAFS_TEST_DEAD_MOUNT"
 
-type deadMount struct{ Endpoint, Region, AccessKey, SecretKey, Bucket, Dir string }
+type deadMount struct{ Endpoint, Region, AccessKey, SecretKey, Bucket, Dir, Spool string }
 
 func serveDeadMount(config string) error {
 	var c deadMount
@@ -123,7 +123,7 @@ func serveDeadMount(config string) error {
 	if err != nil {
 		return err
 	}
-	m, err := Mount(context.Background(), c.Dir, Options{Store: st, Cache: ca, Bucket: c.Bucket})
+	m, err := Mount(context.Background(), c.Dir, Options{Store: st, Cache: ca, Bucket: c.Bucket, SpoolDir: c.Spool})
 	if err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func TestDeadMount(t *testing.T) {
 	w := newWorld(t)
 	w.put("f", []byte("x"))
 	dir := t.TempDir()
-	config, err := json.Marshal(deadMount{w.env.Endpoint, w.env.Region, w.env.AccessKey, w.env.SecretKey, w.bucket, dir})
+	config, err := json.Marshal(deadMount{w.env.Endpoint, w.env.Region, w.env.AccessKey, w.env.SecretKey, w.bucket, dir, t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}

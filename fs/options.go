@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"strings"
 	"time"
 
@@ -48,9 +47,16 @@ type Options struct {
 	// an upload or fetch; 0 means two minutes.
 	OpTimeout time.Duration
 
-	// SpoolDir holds the content of files being written; "" means the system's
-	// directory for temporary files.
+	// SpoolDir holds the content of files being written, and what killed mounts
+	// left of it; "" means spool.DefaultRoot. A read-only mount has none.
 	SpoolDir string
+	// SpoolSize bounds the room in SpoolDir that this mount takes, bytes; 0
+	// means no limit. SpoolReserve is what has to stay free on its file system;
+	// 0 means 1 GiB, or 5 % of a small one, a negative value nothing. A write
+	// beyond either is ENOSPC.
+	SpoolSize, SpoolReserve int64
+	// NoReplay keeps and lists what killed mounts left, instead of storing it.
+	NoReplay bool
 	// UploadParallel is how many parts of all files are uploaded at once; 0
 	// means 8.
 	UploadParallel int
@@ -115,9 +121,6 @@ func (o Options) fill() (Options, error) {
 	}
 	if o.OpTimeout <= 0 {
 		o.OpTimeout = 2 * time.Minute
-	}
-	if o.SpoolDir == "" {
-		o.SpoolDir = os.TempDir()
 	}
 	if o.UploadParallel <= 0 {
 		o.UploadParallel = 8

@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -159,7 +160,7 @@ func (s *filesystem) renameFile(ctx context.Context, d *dir, name string, f *fil
 	newKey := prefix + newName
 
 	f.mu.Lock()
-	stored, dirty := f.stored || f.attempted, f.dirtyLocked()
+	stored, dirty := f.inBucketLocked(), f.dirtyLocked()
 	f.mu.Unlock()
 	if stored && dirty {
 		// What the bucket has of it has to move in any case; so all of it does.
@@ -182,10 +183,11 @@ func (s *filesystem) renameFile(ctx context.Context, d *dir, name string, f *fil
 		}
 	}
 
-	overwrite := false
+	overwrite, replaced := false, ""
 	if target != nil {
 		target.mu.Lock()
-		there := target.stored || target.attempted
+		there := target.inBucketLocked()
+		replaced = cmp.Or(target.info.ETag, target.replaces)
 		target.mu.Unlock()
 		s.unlinked(to, newName, target)
 		overwrite = !stored && there
@@ -196,10 +198,13 @@ func (s *filesystem) renameFile(ctx context.Context, d *dir, name string, f *fil
 		f.movedLocked(copied)
 		f.attributes.mtimeSet, f.ownTime, f.metaKnown = true, false, true
 	}
-	f.overwrite = f.overwrite || overwrite // when it is stored, in place of the target
+	if overwrite {
+		f.overwrite, f.replaces = true, replaced // when it is stored, in place of the target
+	}
 	f.mu.Unlock()
 	s.moveLocked(d, name, f, to, newName)
 	s.mu.Unlock()
+	s.rejournal(f)
 	if !stored {
 		return 0
 	}
@@ -412,7 +417,11 @@ func (s *filesystem) renameDir(ctx context.Context, d *dir, name string, n, to *
 	s.moveLocked(d, name, n, to, newName)
 	n.marked = n.marked || len(t.copied) == 0
 	movedTreeLocked(n)
+	files = s.filesLocked(n)
 	s.mu.Unlock()
+	for _, f := range files {
+		s.rejournal(f)
+	}
 
 	err = t.deleteSource(c)
 	s.mu.Lock()
@@ -441,7 +450,7 @@ func (s *filesystem) storeForRename(ctx context.Context, f *file) error {
 	}
 	defer f.up.Release(1)
 	f.mu.Lock()
-	flush := f.dirtyLocked() && (f.stored || f.attempted)
+	flush := f.dirtyLocked() && f.inBucketLocked()
 	f.mu.Unlock()
 	if !flush {
 		return nil

@@ -197,3 +197,36 @@ func TestRenameDir(t *testing.T) {
 	}
 	wantFile(t, m.path("src/sub0/dirty"), "dirty")
 }
+
+// What an unstored file was renamed over goes with it, wherever it goes.
+func TestRenameOverThenAway(t *testing.T) {
+	w := newWorld(t)
+	m := w.mount()
+	for i, away := range []func(string) error{
+		os.Remove,
+		func(path string) error { return os.Rename(path, m.path("elsewhere")) },
+	} {
+		w.put("target", []byte("old"))
+		f, err := os.Create(m.path("new"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteString("data"); err != nil {
+			t.Fatal(err)
+		}
+		eventuallyOpen(t, m.path("target"))
+		if err := os.Rename(m.path("new"), m.path("target")); err != nil {
+			t.Fatal(err)
+		}
+		if err := away(m.path("target")); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		w.wantNoObject("target")
+		if i == 1 {
+			w.wantObject("elsewhere", "data")
+		}
+	}
+}

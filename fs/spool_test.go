@@ -3,7 +3,6 @@ package fs
 import (
 	"net/http"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -24,38 +23,8 @@ func TestUnsavedLongName(t *testing.T) {
 		if err := m.unmount(); err == nil || !strings.Contains(err.Error(), name+" was not stored, its content is kept in "+m.spool) {
 			t.Errorf("unmount: %v", err)
 		}
-		kept, err := filepath.Glob(m.spool + "/s3rdmafs-unsaved-*")
-		if err != nil || len(kept) != 1 {
-			t.Fatalf("kept: %q, %v", kept, err)
+		if l, ok := leftovers(t, m.spool)[name]; !ok || leftContent(t, l) != "precious" {
+			t.Errorf("kept: %+v", l)
 		}
-		wantFile(t, kept[0], "precious")
 	}
-}
-
-// Semantics "Writing": where the spool directory has no O_TMPFILE, what cannot
-// be stored is kept as well.
-func TestSpoolWithoutTmpfile(t *testing.T) {
-	dir := t.TempDir()
-	f, err := os.CreateTemp(dir, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(f.Name()); err != nil {
-		t.Fatal(err)
-	}
-	p := &spool{f}
-	defer p.close()
-	data := pattern(1, 3<<20)
-	if _, err := f.WriteString(data); err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(dir, "kept")
-	if err := p.save(path); err != nil {
-		t.Fatal(err)
-	}
-	wantFile(t, path, data)
-	if err := p.save(path); err == nil {
-		t.Error("an existing file is overwritten")
-	}
-	wantFile(t, path, data)
 }

@@ -33,6 +33,9 @@ type Stats struct {
 	DirtyFiles  int    `json:"dirty_files"`
 	DirtyBytes  int64  `json:"dirty_bytes"`  // size of the files not yet stored
 	SkippedKeys uint64 `json:"skipped_keys"` // cannot be names
+	SpoolBytes  int64  `json:"spool_bytes"`  // on the local disk, of files being written
+
+	Recovery Recovery `json:"recovery"`
 
 	Extra any `json:"-"` // Options.ExtraStats
 }
@@ -104,6 +107,10 @@ func (s *filesystem) stats() Stats {
 		UploadErrors: s.n.upErrors.Load(),
 		OpenHandles:  s.n.handles.Load(),
 		SkippedKeys:  s.n.skipped.Load(),
+		Recovery:     s.recovery.read(),
+	}
+	if s.spool != nil {
+		st.SpoolBytes = s.spool.Used()
 	}
 	for o := range s.n.ops {
 		if n := s.n.ops[o].Load(); n > 0 {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"s3rdmafs/cache"
+	"s3rdmafs/spool"
 	"s3rdmafs/store"
 )
 
@@ -26,10 +27,13 @@ type filesystem struct {
 	log   *slog.Logger
 	store *store.Store
 	cache *cache.Cache
+	spool *spool.Spool // nil when read-only
 	root  *dir
 	mount *Mounted
 	n     counters
-	begun time.Time
+
+	recovery recoveryCounters
+	begun    time.Time
 
 	// life ends when the kernel's connection does; nobody waits then.
 	life context.Context
@@ -84,24 +88,33 @@ type entry struct {
 
 func (e *entry) base() *entry { return e }
 
-// place is the bucket and the key of a file, or the bucket and the prefix of a
-// dir; false when no name leads there any more. Caller holds filesystem.mu.
+// placeLocked is the bucket and the key of a file, or the bucket and the prefix
+// of a dir; false when no name leads there any more. Caller holds filesystem.mu.
 func (s *filesystem) placeLocked(n node) (bucket, key string, ok bool) {
+	for at := n; at != node(s.root); at = at.base().parent {
+		if at.base().dead {
+			return "", "", false
+		}
+	}
+	bucket, key = s.lastPlaceLocked(n)
+	return bucket, key, true
+}
+
+// lastPlaceLocked is placeLocked also for what no name leads to any more.
+func (s *filesystem) lastPlaceLocked(n node) (bucket, key string) {
 	e := n.base()
 	d, isDir := n.(*dir)
 	switch {
-	case e.dead:
-		return "", "", false
 	case isDir && d == s.root:
-		return s.o.Bucket, s.o.Prefix, true
+		return s.o.Bucket, s.o.Prefix
 	case isDir && s.isBucket(d):
-		return e.name, "", true
+		return e.name, ""
 	}
-	bucket, prefix, ok := s.placeLocked(e.parent)
+	bucket, prefix := s.lastPlaceLocked(e.parent)
 	if isDir {
-		return bucket, prefix + e.name + "/", ok
+		return bucket, prefix + e.name + "/"
 	}
-	return bucket, prefix + e.name, ok
+	return bucket, prefix + e.name
 }
 
 func (s *filesystem) place(n node) (bucket, key string, ok bool) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"syscall"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"s3rdmafs/cache"
+	"s3rdmafs/spool"
 	"s3rdmafs/store"
 	"s3rdmafs/verbs"
 )
@@ -74,11 +76,12 @@ type snapshot struct {
 	info        store.Info // the version it replaces
 	data        bool       // else only the metadata change
 	size        int64
-	spool       *spool
+	content     io.ReaderAt
 	meta        map[string]string
 	attributes  attributes // that meta has
 	metaChanges uint64
 	cond        store.Cond
+	uploads     uploadLog
 }
 
 // upload stores what changed in f, if anything. Its error is also logged.
@@ -169,13 +172,14 @@ func (s *filesystem) uploadHeld(ctx context.Context, f *file) error {
 	case !named:
 		f.lost = newLostError(f, store.ErrChanged)
 		f.mu.Unlock()
+		s.rejournal(f)
 		return f.lost
 	}
 	// Writing the metadata anew is no change of the content, but S3 would
 	// give the object a new time.
 	f.attributes.mtimeSet = f.attributes.mtimeSet || !f.dirtyData
 	snap := snapshot{
-		bucket: bucket, key: key, info: f.info, data: f.dirtyData, size: f.size, spool: f.spool,
+		bucket: bucket, key: key, info: f.info, data: f.dirtyData, size: f.size, content: f.spool, uploads: fileUploads{f},
 		meta: s.metaOf(f.info.Meta, f.attributes, f.kind()), attributes: f.attributes, metaChanges: f.metaChanges,
 	}
 	switch {
@@ -207,6 +211,7 @@ func (s *filesystem) uploadHeld(ctx context.Context, f *file) error {
 	}
 	f.mu.Unlock()
 	s.mu.Unlock()
+	s.mustJournal(f)
 	if err != nil && !errors.Is(err, context.Canceled) {
 		s.log.Error("file not stored", "bucket", bucket, "key", key, "bytes", snap.size, "err", err)
 	}
@@ -285,7 +290,7 @@ func (s *filesystem) putCond(ctx, parts context.Context, p snapshot) (store.Info
 		})
 	case p.size <= min(singlePut, int64(s.cache.MaxStaging())), p.size < store.MinPartSize:
 		var info store.Info
-		err := s.withStaging(ctx, p.spool, 0, p.size, func(seg verbs.Segment) (err error) {
+		err := s.withStaging(ctx, p.content, 0, p.size, func(seg verbs.Segment) (err error) {
 			info, err = s.store.Put(ctx, store.PutRequest{
 				Bucket: p.bucket, Key: p.key, Src: seg, Meta: p.meta, ContentType: p.info.ContentType, Cond: p.cond,
 			})
@@ -298,18 +303,27 @@ func (s *filesystem) putCond(ctx, parts context.Context, p snapshot) (store.Info
 
 // putParts stores a large file as a multipart upload.
 func (s *filesystem) putParts(ctx, parts context.Context, p snapshot) (_ store.Info, err error) {
+	note := spool.Upload{Bucket: p.bucket, Key: p.key, Begun: time.Now()}
+	p.uploads.begins(note)
 	u, err := s.store.Begin(ctx, p.bucket, p.key, p.meta, p.info.ContentType)
 	if err != nil {
+		if refused(err) {
+			p.uploads.ended(note)
+		}
 		return store.Info{}, err
 	}
+	note.ID = u.ID()
+	p.uploads.begins(note)
 	defer func() {
 		if err != nil {
 			c, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortTimeout)
 			defer cancel()
 			if aerr := u.Abort(c); aerr != nil {
 				s.log.Warn("multipart upload not aborted", "bucket", p.bucket, "key", p.key, "err", aerr)
+				return
 			}
 		}
+		p.uploads.ended(note)
 	}()
 	size := partSize(p.size, s.store.RDMAPutLimit())
 	if most := int64(s.cache.MaxStaging()); size > most && (p.size+most-1)/most <= store.MaxParts && most >= store.MinPartSize {
@@ -323,7 +337,7 @@ func (s *filesystem) putParts(ctx, parts context.Context, p snapshot) (_ store.I
 				return err
 			}
 			defer s.parts.Release(1)
-			return s.withStaging(gctx, p.spool, off, min(size, p.size-off), func(seg verbs.Segment) error {
+			return s.withStaging(gctx, p.content, off, min(size, p.size-off), func(seg verbs.Segment) error {
 				return u.Part(gctx, n, seg)
 			})
 		})
@@ -334,9 +348,9 @@ func (s *filesystem) putParts(ctx, parts context.Context, p snapshot) (_ store.I
 	return u.Complete(ctx, p.cond)
 }
 
-// withStaging calls send with n bytes of the spool at off in memory that RDMA
+// withStaging calls send with n bytes of the content at off in memory that RDMA
 // can move.
-func (s *filesystem) withStaging(ctx context.Context, sp *spool, off, n int64, send func(verbs.Segment) error) error {
+func (s *filesystem) withStaging(ctx context.Context, content io.ReaderAt, off, n int64, send func(verbs.Segment) error) error {
 	if n == 0 {
 		return send(verbs.Segment{})
 	}
@@ -344,7 +358,7 @@ func (s *filesystem) withStaging(ctx context.Context, sp *spool, off, n int64, s
 		s.heapStaging.Lock()
 		defer s.heapStaging.Unlock()
 		seg := verbs.Segment{Buf: make([]byte, n)}
-		if _, err := sp.f.ReadAt(seg.Buf, off); err != nil {
+		if _, err := content.ReadAt(seg.Buf, off); err != nil {
 			return fmt.Errorf("read spool: %w", err)
 		}
 		return send(seg)
@@ -354,7 +368,7 @@ func (s *filesystem) withStaging(ctx context.Context, sp *spool, off, n int64, s
 		return err
 	}
 	defer r.Release()
-	if _, err := sp.f.ReadAt(r.Bytes(), off); err != nil {
+	if _, err := content.ReadAt(r.Bytes(), off); err != nil {
 		return fmt.Errorf("read spool: %w", err)
 	}
 	return quarantined(r, send(r.Segment()))

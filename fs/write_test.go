@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
+	"s3rdmafs/spool"
 	"s3rdmafs/store"
 )
 
@@ -411,15 +412,21 @@ func TestTwoWriters(t *testing.T) {
 			t.Errorf("unmount does not tell of %s: %v", name, err)
 		}
 	}
-	kept, gerr := filepath.Glob(a.spool + "/s3rdmafs-unsaved-*")
-	if gerr != nil || len(kept) != 3 {
-		t.Fatalf("kept %q, %v", kept, gerr)
-	}
-	for _, path := range kept {
-		if b, err := os.ReadFile(path); err != nil || !strings.HasPrefix(string(b), a.dir) {
-			t.Errorf("%s holds %q, %v", path, b, err)
+	kept := leftovers(t, a.spool)
+	for _, name := range []string{"f", "new", "excl"} {
+		if l, ok := kept[name]; !ok || l.Record.State != spool.Lost {
+			t.Errorf("%s is kept as %+v", name, l.Record)
+		} else if got := leftContent(t, l); !strings.HasPrefix(got, a.dir) {
+			t.Errorf("%s is kept with %q", name, got)
 		}
 	}
+	// Their programs know that they lost: nothing is stored later.
+	w.remove("excl")
+	again := w.mount(func(o *Options) { o.SpoolDir = a.spool })
+	if r := again.Stats().Recovery; r != (Recovery{Conflicts: 3}) {
+		t.Errorf("recovery: %+v", r)
+	}
+	w.wantNoObject("excl")
 }
 
 // Semantics, close-to-open: an open after a close on another mount sees it.
@@ -510,11 +517,13 @@ func TestUnmountLists(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "f was not stored") {
 		t.Errorf("unmount: %v", err)
 	}
-	kept, _ := filepath.Glob(m.spool + "/s3rdmafs-unsaved-f-*")
-	if len(kept) != 1 {
-		t.Fatalf("kept %q", kept)
+	kept := leftovers(t, m.spool)
+	if l, ok := kept["f"]; !ok || len(kept) != 1 || !l.Record.Durable || leftContent(t, l) != "precious" {
+		t.Fatalf("kept %+v", kept)
 	}
-	wantFile(t, kept[0], "precious")
+	w.env.Restart()
+	w.mount(func(o *Options) { o.SpoolDir = m.spool })
+	w.wantObject("f", "precious")
 }
 
 // SIGTERM and unmount store what is open and dirty; a mount in use is cut off.

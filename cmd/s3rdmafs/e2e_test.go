@@ -51,6 +51,8 @@ type user struct {
 	env *testenv.Env
 	dir string // mount point
 	log string
+
+	spool string
 }
 
 func newUser(t *testing.T, o testenv.Options) *user {
@@ -58,7 +60,7 @@ func newUser(t *testing.T, o testenv.Options) *user {
 	if _, err := os.Stat("/dev/fuse"); err != nil {
 		t.Skip("needs /dev/fuse")
 	}
-	u := &user{t: t, dir: t.TempDir(), log: filepath.Join(t.TempDir(), "mount.log")}
+	u := &user{t: t, dir: t.TempDir(), log: filepath.Join(t.TempDir(), "mount.log"), spool: t.TempDir()}
 	u.env = testenv.Start(t, o)
 	t.Cleanup(func() {
 		// Whatever the test left: nothing may stay mounted on a directory that is about to be removed.
@@ -111,7 +113,7 @@ func (u *user) runCmd(cmd *exec.Cmd) (status int, output string) {
 
 func (u *user) mount(source string, flags ...string) {
 	u.t.Helper()
-	args := append([]string{"mount", source, u.dir, "--log-file", u.log, "--cache-size", "64MiB"}, flags...)
+	args := append([]string{"mount", source, u.dir, "--log-file", u.log, "--cache-size", "64MiB", "--spool-dir", u.spool}, flags...)
 	if status, out := u.run(args...); status != 0 {
 		u.t.Fatalf("mount: exit status %d: %s", status, out)
 	}
@@ -132,6 +134,27 @@ func (u *user) endedClean() {
 	lines := strings.Split(strings.TrimSpace(log), "\n")
 	if last := lines[len(lines)-1]; !strings.Contains(last, "msg=unmounted pinned=0 clean=true") {
 		u.t.Errorf("the log ends with %q, want a clean unmount with nothing pinned", last)
+	}
+}
+
+// kill ends the mount's process with SIGKILL.
+func (u *user) kill() {
+	u.t.Helper()
+	u.killPID(int(u.stat("pid")))
+}
+
+func (u *user) killPID(pid int) {
+	u.t.Helper()
+	pidfd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	defer unix.Close(pidfd)
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		u.t.Fatal(err)
+	}
+	if err := waitExit(pidfd, pid, time.Minute); err != nil {
+		u.t.Fatal(err)
 	}
 }
 
@@ -394,27 +417,13 @@ func TestDeadMountIsCleared(t *testing.T) {
 	u := newUser(t, testenv.Options{RDMA: true})
 	bucket := u.env.NewBucket("")
 	u.env.Put(bucket, "key", []byte("data"))
-	kill := func() {
-		pid := int(u.stat("pid"))
-		pidfd, err := unix.PidfdOpen(pid, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer unix.Close(pidfd)
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
-		if err := waitExit(pidfd, pid, time.Minute); err != nil {
-			t.Fatal(err)
-		}
-	}
 	u.mount("s3://" + bucket)
-	kill()
+	u.kill()
 	u.mount("s3://" + bucket)
 	if got, err := os.ReadFile(filepath.Join(u.dir, "key")); err != nil || string(got) != "data" {
 		t.Errorf("after mounting over a dead mount: %q, %v", got, err)
 	}
-	kill()
+	u.kill()
 	if status, out := u.run("umount", u.dir); status != 0 {
 		t.Errorf("umount of a dead mount: exit status %d: %s", status, out)
 	}
@@ -463,7 +472,7 @@ func TestStatForms(t *testing.T) {
 func TestForeground(t *testing.T) {
 	u := newUser(t, testenv.Options{})
 	bucket := u.env.NewBucket("")
-	cmd := u.command("mount", "s3://"+bucket, u.dir, "-f")
+	cmd := u.command("mount", "s3://"+bucket, u.dir, "-f", "--spool-dir", u.spool)
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)

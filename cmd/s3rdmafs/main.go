@@ -17,6 +17,7 @@ type cli struct {
 
 	Mount   mountCmd   `cmd:"" help:"Mount a bucket, a prefix of it, or all buckets (s3://) at a directory."`
 	Umount  umountCmd  `cmd:"" help:"Unmount, and wait until the mount's process has stored everything and ended."`
+	Recover recoverCmd `cmd:"" help:"List, store or export what killed mounts left in the spool."`
 	Stat    statCmd    `cmd:"" help:"Show the live counters of a mount."`
 	Devices devicesCmd `cmd:"" help:"List the RDMA devices of this machine, and the software device."`
 	Doctor  doctorCmd  `cmd:"" help:"Say what a mount would do and why, and name the remedy for what is wrong."`

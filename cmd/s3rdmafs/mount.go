@@ -35,6 +35,11 @@ type mountCmd struct {
 	pathflags.Flags
 	CacheSize *size `placeholder:"SIZE" help:"Budget for all pinned memory: page cache and write staging. Default: 2GiB."`
 
+	SpoolDir     string `type:"path" placeholder:"DIR" help:"Where the content of files being written is, until it is stored. Default: /var/lib/s3rdmafs/spool for root, else s3rdmafs/spool in XDG_STATE_HOME (~/.local/state)."`
+	SpoolSize    size   `placeholder:"SIZE" help:"The most room to take there; writes beyond it fail (ENOSPC). Default: no limit."`
+	SpoolReserve size   `placeholder:"SIZE" help:"Room to leave on its file system. Default: 1GiB, or 5 % of a small one."`
+	NoReplay     bool   `help:"Do not store what a killed mount left in the spool; keep it for s3rdmafs recover."`
+
 	OpTimeout time.Duration `default:"2m" placeholder:"TIME" help:"How long a program waits while the server does not answer, before its call fails."`
 
 	ReadOnly   bool      `help:"Refuse every change."`
@@ -243,6 +248,7 @@ func (c *mountCmd) mountOn(ctx context.Context, s *stack.Stack, log *slog.Logger
 		ReadOnly:  c.ReadOnly, AllowOther: c.AllowOther,
 		UID: uint32(os.Getuid()), GID: uint32(os.Getgid()),
 		FileMode: uint32(c.FileMode), DirMode: uint32(c.DirMode),
+		SpoolDir: c.SpoolDir, SpoolSize: int64(c.SpoolSize), SpoolReserve: int64(c.SpoolReserve), NoReplay: c.NoReplay,
 		Logger:     log,
 		ExtraStats: func() any { return extraStats{s.Stats(), c.logPlace, c.endName} },
 	}

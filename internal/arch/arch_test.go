@@ -30,7 +30,7 @@ var allowed = map[string][]string{
 	"store":               {"rc", "verbs", "token"},
 	"cache":               {"store", "verbs"},
 	"spool":               {},
-	"fs":                  {"cache", "store", "verbs"},
+	"fs":                  {"cache", "spool", "store", "verbs"},
 	"gateway":             {"rc", "verbs", "token"},
 	"internal/apps":       {},
 	"internal/arch":       {},
@@ -42,7 +42,7 @@ var allowed = map[string][]string{
 	"internal/doctor":     {"internal/stack", "internal/version", "cache", "store", "token", "verbs", "verbs/provider"},
 	"internal/bench":      {"internal/stack", "internal/version", "cache", "store", "verbs", "verbs/provider"},
 	"internal/testenv":    {"..."},
-	"cmd/s3rdmafs":        {"fs", "cache", "store", "rc", "verbs", "verbs/provider", "internal/stack", "internal/version", "internal/pathflags", "internal/doctor", "internal/bench"},
+	"cmd/s3rdmafs":        {"fs", "cache", "spool", "store", "rc", "verbs", "verbs/provider", "internal/stack", "internal/version", "internal/pathflags", "internal/doctor", "internal/bench"},
 	"cmd/s3rdmagw":        {"gateway", "rc", "verbs", "verbs/provider", "verbs/shm", "internal/version", "internal/pathflags"},
 }
 
