@@ -394,6 +394,7 @@ func (h *handle) Release(context.Context) syscall.Errno {
 		// A failure is logged, and tried again at unmount.
 		s.background.Go(func() { s.upload(s.storing, f) })
 	}
+	s.shelve(f)
 	return 0
 }
 

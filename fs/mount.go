@@ -414,6 +414,7 @@ func (s *filesystem) drain(ctx context.Context) map[*file]error {
 // them in an error.
 func (s *filesystem) unsaved(failed map[*file]error) error {
 	s.mu.Lock()
+	errs := s.shelved
 	files := make(map[*file]string, len(s.dirty))
 	for f := range s.dirty {
 		files[f] = f.name
@@ -424,7 +425,6 @@ func (s *filesystem) unsaved(failed map[*file]error) error {
 		f.mu.Unlock()
 	}
 	s.mu.Unlock()
-	var errs []error
 	for f, name := range files {
 		cause := failed[f]
 		if cause == nil {
@@ -433,8 +433,7 @@ func (s *filesystem) unsaved(failed map[*file]error) error {
 		s.mustJournal(f)
 		f.mu.Lock()
 		if f.spool != nil && f.dirtyData {
-			err := fmt.Errorf("%s was not stored, its content is kept in %s: %w", name, f.spool.Path(), cause)
-			errs = append(errs, errors.Join(err, f.spool.Keep()))
+			errs = append(errs, keptError(name, f.spool, cause), f.spool.Keep())
 			f.spool, f.recorded, f.dirtyData = nil, false, false
 		} else {
 			errs = append(errs, fmt.Errorf("attributes of %s were not stored: %w", name, cause))

@@ -55,6 +55,7 @@ type filesystem struct {
 	inos      map[uint64]node // every node with its inode number
 	gen       uint64
 	dirty     map[*file]struct{}
+	shelved   []error // files that another writer overtook, and where they are kept
 	open      map[*handle]struct{}
 	forgotten []forgottenNode // in order of time
 	skipped   map[string]struct{}

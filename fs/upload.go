@@ -94,6 +94,7 @@ func (s *filesystem) upload(ctx context.Context, f *file) error {
 		again, err := s.uploadOnce(ctx, f, c.at)
 		c.end()
 		if again == nil {
+			s.shelve(f)
 			return err
 		}
 		select {
@@ -247,13 +248,49 @@ func (s *filesystem) storedLocked(f *file, snap snapshot, info store.Info, begun
 }
 
 // lostLocked gives up a file whose object another writer changed first. The
-// name goes to the winner; the data stay for the file's handles and are told of
-// at unmount.
+// name goes to the winner; the data stay for the file's handles, see shelve.
 func (s *filesystem) lostLocked(f *file, cause error) error {
 	f.lost = newLostError(f, cause)
 	s.detachLocked(f)
 	f.parent.changedLocked(f.name, true)
 	return f.lost
+}
+
+// shelve lets go of a file that another writer overtook once its last handle is
+// closed. The spool keeps the content, of which unmount tells again.
+func (s *filesystem) shelve(f *file) {
+	f.mu.Lock()
+	due := f.lost != nil && f.handles == 0
+	f.mu.Unlock()
+	// An upload that is still at the content shelves it in the end.
+	if !due || !f.io.TryAcquire(ioReaders) {
+		return
+	}
+	defer f.io.Release(ioReaders)
+	s.mustJournal(f)
+	s.mu.Lock()
+	f.mu.Lock()
+	sp, lost, name := f.spool, f.lost, f.name
+	due = due && sp != nil && f.dirtyData && !f.unlinked
+	if due {
+		f.spool, f.recorded, f.dirtyData, f.dirtyMeta = nil, false, false, false
+		delete(s.dirty, f)
+	}
+	f.mu.Unlock()
+	s.mu.Unlock()
+	if !due {
+		return
+	}
+	err := errors.Join(keptError(name, sp, lost), sp.Keep())
+	s.log.Error("content of a file that another writer overtook is kept in the spool", "name", name, "path", sp.Path(), "err", lost)
+	s.mu.Lock()
+	s.shelved = append(s.shelved, err)
+	s.mu.Unlock()
+}
+
+// keptError names a file that was not stored and where its content is.
+func keptError(name string, sp *spool.File, cause error) error {
+	return fmt.Errorf("%s was not stored, its content is kept in %s: %w", name, sp.Path(), cause)
 }
 
 // lostError answers as kind, whatever the server's answer was.

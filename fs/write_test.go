@@ -429,6 +429,52 @@ func TestTwoWriters(t *testing.T) {
 	w.wantNoObject("excl")
 }
 
+// Semantics "Writing": a file that another writer overtook costs nothing but
+// room in the spool once it is closed, and is not forgotten.
+func TestLoserIsLetGo(t *testing.T) {
+	w := newWorld(t)
+	w.put("f", []byte("base"))
+	m := w.mount()
+	f, err := os.OpenFile(m.path("f"), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString("mine"); err != nil {
+		t.Fatal(err)
+	}
+	w.put("f", []byte("theirs"))
+	wantErrno(t, f.Sync(), syscall.ESTALE)
+	// The program can still save what it has.
+	if _, err := f.WriteString(" and more"); err != nil {
+		t.Error(err)
+	}
+	got := make([]byte, 13)
+	if _, err := f.ReadAt(got, 0); err != nil || string(got) != "mine and more" {
+		t.Errorf("reads %q, %v", got, err)
+	}
+	wantErrno(t, f.Close(), syscall.ESTALE)
+	eventually(t, "nothing of it is open", func() bool {
+		fds, err := filepath.Glob("/proc/self/fd/*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, fd := range fds {
+			if path, _ := os.Readlink(fd); strings.HasPrefix(path, m.spool) && strings.HasSuffix(path, ".data") {
+				return false
+			}
+		}
+		return m.Stats().DirtyFiles == 0
+	})
+	wantFile(t, m.path("f"), "theirs")
+	err = m.unmount()
+	if err == nil || strings.Count(err.Error(), "f was not stored") != 1 || !strings.Contains(err.Error(), m.spool) {
+		t.Errorf("unmount: %v", err)
+	}
+	if l, ok := leftovers(t, m.spool)["f"]; !ok || l.Record.State != spool.Lost || leftContent(t, l) != "mine and more" {
+		t.Errorf("kept is %+v", l)
+	}
+}
+
 // Semantics, close-to-open: an open after a close on another mount sees it.
 func TestCloseToOpen(t *testing.T) {
 	w := newWorld(t)
