@@ -17,9 +17,11 @@
 //
 // # What survives
 //
-// A record is replaced by rename, so that a killed process leaves the old or the
-// new one. A data file without a record is worth nothing: the record is made
-// before the first change, and removed after the content is stored.
+// A record is replaced by the write of at most a page in place, or by rename, so
+// that a killed process leaves the old or the new one. A data file without a
+// record is worth nothing: the record is made before the first change, and taken
+// away after the content is stored. Files that have ended are used again, since
+// directories cost more than what is in small files.
 //
 // Nothing is synced to the disk on the way, since fsync(2) and close(2) of a
 // program return only once the object is stored: the spool makes no promise that

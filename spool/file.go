@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 )
@@ -32,19 +31,33 @@ type File struct {
 	charged int64 // bytes; guarded by s.mu
 }
 
+// idle is a file that has ended, empty and without a record: to make it anew is
+// much cheaper than to make another one.
+type idle struct {
+	id   string
+	data *os.File
+}
+
+// maxIdle is how many of them are kept.
+const maxIdle = 64
+
 // Create makes an empty file without a record.
 func (s *Spool) Create() (*File, error) {
-	if s.own == nil {
-		return nil, errors.New("spool: opened for recovery only")
+	own, i := s.takeIdle()
+	switch {
+	case own == nil:
+		return nil, errors.New("spool: closed, or opened for recovery only")
+	case i.data != nil:
+		return &File{s: s, slot: own, id: i.id, data: i.data}, nil
 	}
 	var b [8]byte
 	rand.Read(b[:])
 	id := hex.EncodeToString(b[:])
-	f, err := os.OpenFile(filepath.Join(s.own.path, id+dataExt), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := os.OpenFile(own.file(id, dataExt), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("spool: %w", err)
 	}
-	return &File{s: s, slot: s.own, id: id, data: f}, nil
+	return &File{s: s, slot: own, id: id, data: f}, nil
 }
 
 // Path is where the content is on the disk.
@@ -98,7 +111,7 @@ func (f *File) clearRecord() error {
 	if !f.has || f.ended {
 		return nil
 	}
-	if err := os.Remove(f.slot.file(f.id, recordExt)); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := f.slot.writeInPlace(f.id, []byte(noRecord)); err != nil {
 		return fmt.Errorf("spool: %w", err)
 	}
 	f.has = false
@@ -117,14 +130,50 @@ func (f *File) discard() error {
 	if f.ended {
 		return nil
 	}
-	var errs []error
+	var err error
 	if f.record.State != Stored {
-		errs = append(errs, f.clearRecord())
+		err = f.clearRecord()
 	}
 	f.ended = true
-	errs = append(errs, os.Remove(f.Path()), f.data.Close())
 	f.s.release(f)
-	return errors.Join(errs...)
+	if !f.has && err == nil && f.data.Truncate(0) == nil && f.s.keepIdle(idle{f.id, f.data}) {
+		return nil
+	}
+	if !f.has {
+		err = errors.Join(err, removeAny(f.slot.file(f.id, recordExt)))
+	}
+	return errors.Join(err, os.Remove(f.Path()), f.data.Close())
+}
+
+// takeIdle is the own slot, nil when there is none, and a file to use again, when
+// there is one.
+func (s *Spool) takeIdle() (own *slot, i idle) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.idle); n > 0 {
+		i = s.idle[n-1]
+		s.idle = s.idle[:n-1]
+	}
+	return s.own, i
+}
+
+// keepIdle keeps a file for the next Create; false when there are enough.
+func (s *Spool) keepIdle(i idle) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.own == nil || len(s.idle) >= maxIdle {
+		return false
+	}
+	s.idle = append(s.idle, i)
+	return true
+}
+
+// removeAny removes a file that need not be there.
+func removeAny(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // Keep closes the file and leaves content and record on the disk, durable also
@@ -152,11 +201,21 @@ func (s *slot) writeRecord(id string, r *Record, durable bool) error {
 	return s.replaceRecord(id, *r, durable)
 }
 
-// replaceRecord writes a record whole or not at all; sync takes it to the disk.
+// pageSize is how much of a write a kill leaves done or not, as a whole.
+const pageSize = 4096
+
+// replaceRecord writes a record whole or not at all, as far as a kill goes; with
+// sync, which takes it to the disk, also at a power loss.
 func (s *slot) replaceRecord(id string, r Record, sync bool) error {
 	b, err := r.encode()
 	if err != nil {
 		return err
+	}
+	if len(b) <= pageSize && !sync {
+		if err := s.writeInPlace(id, b); err != nil {
+			return fmt.Errorf("spool: %w", err)
+		}
+		return nil
 	}
 	temp := s.file(id, tempExt)
 	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -177,6 +236,16 @@ func (s *slot) replaceRecord(id string, r Record, sync bool) error {
 		return fmt.Errorf("spool: %w", err)
 	}
 	return nil
+}
+
+// writeInPlace writes at most a page over the record of id.
+func (s *slot) writeInPlace(id string, b []byte) error {
+	f, err := os.OpenFile(s.file(id, recordExt), os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(b, 0)
+	return errors.Join(err, f.Close())
 }
 
 func syncDir(path string) error {

@@ -148,8 +148,18 @@ func (s *Spool) scan(sl *slot) error {
 
 func (s *Spool) scanRecord(sl *slot, id string, hasData bool) error {
 	r, err := readRecord(sl.file(id, recordExt))
-	if err != nil && !errors.Is(err, ErrDamaged) {
+	if err != nil && !errors.Is(err, ErrDamaged) && !errors.Is(err, errNoRecord) {
 		return err
+	}
+	if errors.Is(err, errNoRecord) || errors.Is(err, errEmpty) {
+		fi, derr := os.Lstat(sl.file(id, dataExt))
+		switch {
+		case !hasData || derr == nil && fi.Size() == 0:
+			// Not in use, or killed as it was made.
+			return errors.Join(removeAny(sl.file(id, recordExt)), removeAny(sl.file(id, dataExt)))
+		case errors.Is(err, errNoRecord):
+			return s.scanOrphan(sl, id)
+		}
 	}
 	if err != nil || !hasData && r.State != Stored {
 		return s.setAside(sl, id)
@@ -181,7 +191,7 @@ func (s *Spool) scanOrphan(sl *slot, id string) error {
 	if sl.boot != bootID() && fi.Size() > 0 {
 		return s.setAside(sl, id)
 	}
-	return os.Remove(sl.file(id, dataExt))
+	return errors.Join(removeAny(sl.file(id, recordExt)), os.Remove(sl.file(id, dataExt)))
 }
 
 func readRecord(path string) (Record, error) {
@@ -253,10 +263,11 @@ func (s *Spool) scanDamaged() error {
 			continue
 		}
 		l.rec = path
-		if _, err := readRecord(path); err != nil {
-			l.Damage = err
-		} else {
+		switch _, err := readRecord(path); {
+		case err == nil:
 			l.Damage = fmt.Errorf("%w: record without its content", ErrDamaged)
+		case !errors.Is(err, errNoRecord):
+			l.Damage = err
 		}
 	}
 	return nil

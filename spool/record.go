@@ -55,6 +55,14 @@ const maxRecord = 1 << 20
 // magic begins every record, with the version of the format.
 const magic = "s3rdmafs-spool 1 "
 
+// noRecord stands in place of a record where there is none.
+const noRecord = magic + "none\n"
+
+var (
+	errNoRecord = errors.New("no record")
+	errEmpty    = errors.New("empty")
+)
+
 // ErrDamaged is wrapped by errors of records that cannot be understood.
 var ErrDamaged = errors.New("damaged spool record")
 
@@ -93,7 +101,8 @@ type wireUpload struct {
 	Begun  time.Time `json:"begun"`
 }
 
-// encode is one line with magic and checksum, then JSON.
+// encode is one line with magic and checksum, and one of JSON. What may follow
+// from a longer record before means nothing.
 func (r Record) encode() ([]byte, error) {
 	w := wireRecord{
 		Bucket: text(r.Bucket), Key: text(r.Key), Base: text(r.Base), OrAbsent: r.OrAbsent,
@@ -114,20 +123,26 @@ func (r Record) encode() ([]byte, error) {
 		return nil, fmt.Errorf("spool record of %q: %d bytes", r.Key, len(body))
 	}
 	sum := sha256.Sum256(body)
-	b := append([]byte(magic), hex.EncodeToString(sum[:])...)
-	return append(append(b, '\n'), body...), nil
+	return fmt.Appendf(nil, "%s%x\n%s\n", magic, sum, body), nil
 }
 
-// decode reads what encode wrote; every error wraps ErrDamaged.
+// decode reads what encode wrote. Errors are errNoRecord or wrap ErrDamaged.
 func decode(b []byte) (Record, error) {
 	damaged := func(err error) (Record, error) { return Record{}, fmt.Errorf("%w: %w", ErrDamaged, err) }
-	head, body, ok := bytes.Cut(b, []byte("\n"))
+	if bytes.HasPrefix(b, []byte(noRecord)) {
+		return Record{}, errNoRecord
+	}
+	head, rest, ok := bytes.Cut(b, []byte("\n"))
 	sum, known := bytes.CutPrefix(head, []byte(magic))
 	switch {
 	case len(b) == 0:
-		return damaged(errors.New("empty"))
+		return damaged(errEmpty)
 	case !ok || !known:
 		return damaged(errors.New("no record of this version"))
+	}
+	body, _, ok := bytes.Cut(rest, []byte("\n"))
+	if !ok {
+		return damaged(errors.New("cut off"))
 	}
 	if want := sha256.Sum256(body); hex.EncodeToString(want[:]) != string(sum) {
 		return damaged(errors.New("checksum does not match"))

@@ -72,11 +72,12 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Add(b)
 	f.Add([]byte(magic))
+	f.Add([]byte(noRecord))
 	f.Add([]byte(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := decode(b)
 		if err != nil {
-			if !errors.Is(err, ErrDamaged) {
+			if !errors.Is(err, ErrDamaged) && !errors.Is(err, errNoRecord) {
 				t.Errorf("error is %v", err)
 			}
 			return

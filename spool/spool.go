@@ -60,6 +60,7 @@ type Spool struct {
 
 	mu   sync.Mutex
 	used int64 // bytes
+	idle []idle
 }
 
 // slot is a directory that one process has locked.
@@ -297,10 +298,16 @@ func (s *Spool) Busy() int { return s.busy }
 // Close gives the slots free, and removes what is empty. Files must have ended.
 func (s *Spool) Close() error {
 	var errs []error
+	s.mu.Lock()
+	for _, i := range s.idle {
+		errs = append(errs, i.data.Close())
+	}
+	s.idle, s.own = nil, nil
+	s.mu.Unlock()
 	for _, sl := range s.slots {
 		errs = append(errs, sl.close())
 	}
-	s.slots, s.own = nil, nil
+	s.slots = nil
 	entries, err := os.ReadDir(s.dir)
 	if err == nil && len(entries) == 1 && entries[0].Name() == identityFile {
 		// Another process may have come meanwhile; it tries again, or the
@@ -317,11 +324,15 @@ func (s *slot) close() error {
 	left := 0
 	for _, e := range entries {
 		id, isData := strings.CutSuffix(e.Name(), dataExt)
-		if _, rerr := os.Lstat(s.file(id, recordExt)); isData && errors.Is(rerr, os.ErrNotExist) {
-			os.Remove(s.file(id, dataExt))
-		} else if e.Name() != lockFile {
-			left++
+		if isData {
+			if _, rerr := readRecord(s.file(id, recordExt)); errors.Is(rerr, errNoRecord) || errors.Is(rerr, os.ErrNotExist) {
+				os.Remove(s.file(id, dataExt))
+				os.Remove(s.file(id, recordExt))
+			}
 		}
+	}
+	if entries, err = os.ReadDir(s.path); err == nil {
+		left = len(entries) - 1 // the lock
 	}
 	if err == nil && left == 0 {
 		os.Remove(s.lock.Name())

@@ -119,6 +119,13 @@ func TestKilledLeavesWhatIsNotStored(t *testing.T) {
 	if err := newFile(t, s, "discarded", "content").Discard(); err != nil {
 		t.Fatal(err)
 	}
+	large := newFile(t, s, "short", "with a large record")
+	for _, n := range []int{6000, 10} {
+		r := Record{Bucket: "bucket", Key: "large", Meta: map[string]string{"m": strings.Repeat("x", n)}, State: Written}
+		if err := large.SetRecord(r); err != nil {
+			t.Fatal(err)
+		}
+	}
 	renamed := newFile(t, s, "before", "moved")
 	if err := renamed.SetRecord(Record{Bucket: "bucket", Key: "after", State: Written}); err != nil {
 		t.Fatal(err)
@@ -128,14 +135,18 @@ func TestKilledLeavesWhatIsNotStored(t *testing.T) {
 	if err := uploads.SetRecord(left); err != nil {
 		t.Fatal(err)
 	}
-	// Killed while it replaced a record.
+	// Killed while it made a file, and while it replaced a large record.
+	made := newFile(t, s, "", "")
+	if err := os.WriteFile(made.slot.file(made.id, recordExt), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.WriteFile(s.own.file("0123", tempExt), []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	crash(s)
 
 	s = openSpool(t, root, Options{})
-	want := map[string]string{"written": "some content", "after": "moved", "uploads": ""}
+	want := map[string]string{"written": "some content", "after": "moved", "large": "with a large record", "uploads": ""}
 	if got := found(t, s); !maps.Equal(got, want) {
 		t.Errorf("left: %q, want %q", got, want)
 	}
@@ -173,6 +184,47 @@ func TestDiscardKeepsRecordOfUploads(t *testing.T) {
 	all := s.Leftovers()
 	if len(all) != 1 || all[0].Path != "" || all[0].Record.Uploads[0].ID != "id" {
 		t.Errorf("left: %+v", all)
+	}
+}
+
+// A file that has ended is used again, and nothing of it shows.
+func TestFilesAreUsedAgain(t *testing.T) {
+	root := t.TempDir()
+	s := openSpool(t, root, Options{})
+	first := newFile(t, s, "first", strings.Repeat("x", 10000))
+	if err := first.Discard(); err != nil {
+		t.Fatal(err)
+	}
+	second := newFile(t, s, "", "")
+	if second.Path() != first.Path() {
+		t.Errorf("another file: %s, %s", first.Path(), second.Path())
+	}
+	if err := first.SetRecord(Record{Bucket: "bucket", Key: "late", State: Written}); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("record of a file that has ended: %v", err)
+	}
+	if n, err := second.ReadAt(make([]byte, 1), 0); n != 0 || err != io.EOF {
+		t.Errorf("content of the first: %d bytes, %v", n, err)
+	}
+	if err := second.SetRecord(Record{Bucket: "bucket", Key: "second", State: Written}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := second.WriteAt([]byte("short"), 0); err != nil {
+		t.Fatal(err)
+	}
+	many := make([]*File, 2*maxIdle)
+	for i := range many {
+		many[i] = newFile(t, s, fmt.Sprint(i), "x")
+	}
+	for _, f := range many {
+		if err := f.Discard(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	crash(s)
+	s = openSpool(t, root, Options{})
+	defer closeSpool(t, s)
+	if got := found(t, s); !maps.Equal(got, map[string]string{"second": "short"}) {
+		t.Errorf("left: %q", got)
 	}
 }
 
@@ -340,10 +392,13 @@ func TestKeepWithoutRecordDiscards(t *testing.T) {
 	if err := f.Keep(); err != nil {
 		t.Fatal(err)
 	}
+	if n := s.Used(); n != 0 {
+		t.Errorf("%d bytes are in use", n)
+	}
+	closeSpool(t, s)
 	if _, err := os.Stat(f.Path()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("content is there: %v", err)
 	}
-	closeSpool(t, s)
 }
 
 func TestMoveTo(t *testing.T) {
