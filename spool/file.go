@@ -29,6 +29,28 @@ type File struct {
 	has     bool  // a record is on the disk
 	ended   bool  // by Discard or Keep
 	charged int64 // bytes; guarded by s.mu
+
+	// use is held shared by whoever reads or changes the content, and alone by
+	// the end: the data file may be another File's right after it. Taken after mu.
+	use  sync.RWMutex
+	gone bool // guarded by use
+}
+
+// begin makes sure that the content stays f's until the caller releases f.use.
+func (f *File) begin() error {
+	f.use.RLock()
+	if f.gone {
+		f.use.RUnlock()
+		return fmt.Errorf("spool: %w", os.ErrClosed)
+	}
+	return nil
+}
+
+// end waits for those who use the content, and lets nobody in any more.
+func (f *File) end() {
+	f.use.Lock()
+	f.gone = true
+	f.use.Unlock()
 }
 
 // idle is a file that has ended, empty and without a record: to make it anew is
@@ -64,11 +86,21 @@ func (s *Spool) Create() (*File, error) {
 func (f *File) Path() string { return f.data.Name() }
 
 // ReadAt is as that of os.File.
-func (f *File) ReadAt(p []byte, off int64) (int, error) { return f.data.ReadAt(p, off) }
+func (f *File) ReadAt(p []byte, off int64) (int, error) {
+	if err := f.begin(); err != nil {
+		return 0, err
+	}
+	defer f.use.RUnlock()
+	return f.data.ReadAt(p, off)
+}
 
 // WriteAt is as that of os.File. An error wraps ENOSPC where the spool's limit or
 // the reserve of its file system would be passed.
 func (f *File) WriteAt(p []byte, off int64) (int, error) {
+	if err := f.begin(); err != nil {
+		return 0, err
+	}
+	defer f.use.RUnlock()
 	if err := f.s.reserve(int64(len(p))); err != nil {
 		return 0, err
 	}
@@ -79,6 +111,10 @@ func (f *File) WriteAt(p []byte, off int64) (int, error) {
 
 // Truncate sets the size; growing takes no room.
 func (f *File) Truncate(size int64) error {
+	if err := f.begin(); err != nil {
+		return err
+	}
+	defer f.use.RUnlock()
 	err := f.data.Truncate(size)
 	f.s.charge(f, 0)
 	return err
@@ -135,6 +171,7 @@ func (f *File) discard() error {
 		err = f.clearRecord()
 	}
 	f.ended = true
+	f.end()
 	f.s.release(f)
 	if !f.has && err == nil && f.data.Truncate(0) == nil && f.s.keepIdle(idle{f.id, f.data}) {
 		return nil
@@ -188,6 +225,7 @@ func (f *File) Keep() error {
 		return nil
 	}
 	f.ended = true
+	f.end()
 	err := f.data.Sync()
 	if err == nil {
 		err = f.slot.writeRecord(f.id, &f.record, true)

@@ -654,3 +654,40 @@ func TestModel(t *testing.T) {
 		}
 	})
 }
+
+// A file that has ended gives its data file to the next one; who still holds the
+// old one reaches nothing of that.
+func TestEndedFileReachesNothing(t *testing.T) {
+	s := openSpool(t, t.TempDir(), Options{})
+	defer closeSpool(t, s)
+	old, err := s.Create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := old.WriteAt([]byte("old"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := old.Discard(); err != nil {
+		t.Fatal(err)
+	}
+	next, err := s.Create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := next.WriteAt([]byte("next"), 0); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 4)
+	if n, err := old.ReadAt(buf, 0); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("read of a file that has ended = %q, %v", buf[:n], err)
+	}
+	if _, err := old.WriteAt([]byte("lost"), 0); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("write to a file that has ended = %v", err)
+	}
+	if err := old.Truncate(0); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("truncate of a file that has ended = %v", err)
+	}
+	if n, err := next.ReadAt(buf, 0); n != 4 || string(buf) != "next" {
+		t.Errorf("the next file = %q, %v", buf[:n], err)
+	}
+}
