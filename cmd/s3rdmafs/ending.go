@@ -16,6 +16,13 @@ import (
 // endTellTimeout bounds the telling of the end to one who stopped listening.
 const endTellTimeout = time.Second
 
+// endHello is said to whoever connects: from then on the verdict will come,
+// however soon the mount ends.
+const endHello = "waiting\n"
+
+// helloTimeout bounds the wait for endHello.
+const helloTimeout = 5 * time.Second
+
 // ending tells whoever unmounts how the mount's process ended, which an exit
 // status tells its parent alone. It listens on an abstract unix socket, whose name
 // the counters of the mount show, for the mount's own user and root.
@@ -53,9 +60,12 @@ func (e *ending) accept() {
 			continue
 		}
 		e.mu.Lock()
-		if e.told != nil {
+		switch _, err := conn.Write([]byte(endHello)); {
+		case err != nil:
+			conn.Close()
+		case e.told != nil:
 			tell(conn, *e.told)
-		} else {
+		default:
 			e.waiting = append(e.waiting, conn)
 		}
 		e.mu.Unlock()
@@ -98,9 +108,15 @@ func sameUserOrRoot(conn *net.UnixConn) bool {
 	return err == nil && ok
 }
 
-// endOf connects to a mount's ending; nil when it cannot be reached, as from
+// endWatch waits for the end of a mount.
+type endWatch struct {
+	conn net.Conn
+	in   *bufio.Reader
+}
+
+// watchEnd connects to a mount's ending; nil when it cannot be reached, as from
 // another network namespace.
-func endOf(name string) net.Conn {
+func watchEnd(name string) *endWatch {
 	if name == "" {
 		return nil
 	}
@@ -108,16 +124,25 @@ func endOf(name string) net.Conn {
 	if err != nil {
 		return nil
 	}
-	return conn
+	w := &endWatch{conn: conn, in: bufio.NewReader(conn)}
+	if conn.SetReadDeadline(time.Now().Add(helloTimeout)) == nil {
+		if line, err := w.in.ReadString('\n'); err == nil && line == endHello {
+			return w
+		}
+	}
+	conn.Close()
+	return nil
 }
 
-// readEnd waits for the verdict until deadline.
-func readEnd(conn net.Conn, deadline time.Time) (verdict, error) {
+func (w *endWatch) close() { w.conn.Close() }
+
+// verdict waits for it until deadline.
+func (w *endWatch) verdict(deadline time.Time) (verdict, error) {
 	var v verdict
-	if err := conn.SetReadDeadline(deadline); err != nil {
+	if err := w.conn.SetReadDeadline(deadline); err != nil {
 		return v, err
 	}
-	line, err := bufio.NewReader(conn).ReadBytes('\n')
+	line, err := w.in.ReadBytes('\n')
 	if err != nil {
 		return v, err
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"time"
 
@@ -24,12 +23,12 @@ func (c *umountCmd) Run() error {
 	}
 	// Only a living mount can name its process; a dead one is just cleared.
 	pid := 0
-	var end net.Conn
+	var end *endWatch
 	switch stats, err := readStats(dir); {
 	case err == nil:
 		pid = stats.pid
-		if end = endOf(stats.end); end != nil {
-			defer end.Close()
+		if end = watchEnd(stats.end); end != nil {
+			defer end.close()
 		}
 	case !errors.Is(err, unix.ENOTCONN):
 		return err
@@ -48,7 +47,7 @@ func (c *umountCmd) Run() error {
 	deadline := time.Now().Add(c.Timeout)
 	var endErr error
 	if end != nil {
-		v, err := readEnd(end, deadline)
+		v, err := end.verdict(deadline)
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return fmt.Errorf("unmounted, but process %d is still storing data after %v; its log tells more", pid, c.Timeout)
